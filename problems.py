@@ -1,0 +1,280 @@
+r"""What we ask: problem sets, prompts, and the policy that answers them.
+
+A problem set is a list of dicts, each with "id", "problem" and "answer" (three strings) and any
+other columns of its source. It comes from one of three places:
+
+    arithmetic              data/arithmetic_{train,test}.jsonl beside this file (no network)
+    some/file.jsonl         your own, one {"problem": ..., "answer": ...} a line
+    gsm8k, math500, ...     the table HUB below, fetched through the `datasets` package
+
+    python problems.py gsm8k                      # how many gold answers are usable, and a prompt
+    python problems.py mine.jsonl --model Qwen/Qwen3-0.6B
+
+Every gold answer is graded against itself when it is loaded. One that cannot pass can never be
+rewarded, so it is dropped, and how many were dropped is said.
+
+What we left out, on purpose: streaming, mixtures of sets, few-shot prompts, system prompts, remote
+code. A set that needs more is best turned into a .jsonl file first.
+"""
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Callable, NamedTuple
+
+import torch
+
+import verify
+
+HERE = Path(__file__).resolve().parent
+
+# Raw string: without the r, "\b" is a backspace and the model is asked for "oxed{}".
+SUFFIX = r" Please reason step by step, and put your final answer within \boxed{}."
+
+
+class BadInput(ValueError):
+    """The user's mistake: one sentence with the value, the reason and the flag to change."""
+
+
+def run(main):
+    """Call `main()`: a BadInput prints `error: <sentence>` and exits with 2, Ctrl-C with 130."""
+    try:
+        main()
+    except BadInput as mistake:
+        print(f"error: {mistake}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("\nstopped by Ctrl-C", file=sys.stderr)
+        sys.exit(130)
+
+
+def after_hashes(solution):
+    """GSM8K: the text after the last `####`, thousands separators out."""
+    return solution.rpartition("####")[2].strip().replace(",", "") if "####" in solution else ""
+
+
+def last_box(solution):
+    r"""MATH, Minerva: the content of the last box; `\fbox{x}` and `\boxed 7` occur in both."""
+    solution = solution.replace(r"\fbox{", r"\boxed{")
+    span = verify.last_boxed(solution)
+    if span:
+        return solution[span[0] : span[1]].partition("{")[2][:-1].strip()
+    bare = re.findall(r"\\boxed\s+([\w./-]*\w)", solution)
+    return bare[-1] if bare else ""
+
+
+def plain(answer):
+    """A value, or a list of values (OlympiadBench): no `$` around it, and 27.0 is 27."""
+    if isinstance(answer, list):
+        return ", ".join(plain(one) for one in answer)
+    text = str(answer).strip()
+    if len(text) > 1 and text[0] == text[-1] == "$" and "$" not in text[1:-1]:
+        text = text[1:-1].strip()
+    return text[:-2] if re.fullmatch(r"-?\d+\.0", text) else text
+
+
+class Source(NamedTuple):
+    hub: str  # repository on the Hugging Face hub
+    config: str | None
+    splits: dict  # our split -> (the hub's split, expected rows)
+    problem: Callable  # row -> question
+    answer: Callable  # row -> gold answer
+
+
+# `math` is a mirror: hendrycks/competition_math was taken down, and this copy holds the same 7,500
+# and 5,000 problems of github.com/hendrycks/math (MIT). `deepmath` is the copy GRAIL trained on,
+# made from zwhe99/DeepMath-103K without its 5 GB of solutions. Sets with no "train" are for
+# evaluation only; some repositories call their only split "train", hence the second name.
+HUB = {
+    "gsm8k": Source("openai/gsm8k", "main", {"train": ("train", 7473), "test": ("test", 1319)},
+                    lambda row: row["question"], lambda row: after_hashes(row["answer"])),
+    "math": Source("DigitalLearningGmbH/MATH-lighteval", "default",
+                   {"train": ("train", 7500), "test": ("test", 5000)},
+                   lambda row: row["problem"], lambda row: last_box(row["solution"])),
+    "math500": Source("HuggingFaceH4/MATH-500", None, {"test": ("test", 500)},
+                      lambda row: row["problem"], lambda row: plain(row["answer"])),
+    "aime24": Source("HuggingFaceH4/aime_2024", None, {"test": ("train", 30)},
+                     lambda row: row["problem"], lambda row: plain(row["answer"])),
+    "aime25": Source("math-ai/aime25", None, {"test": ("test", 30)},
+                     lambda row: row["problem"], lambda row: plain(row["answer"])),
+    "amc23": Source("math-ai/amc23", None, {"test": ("test", 40)},
+                    lambda row: row["question"], lambda row: plain(row["answer"])),
+    "minerva": Source("svc-huggingface/minerva-math", None, {"test": ("test", 272)},
+                      lambda row: row["problem"], lambda row: last_box(row["solution"])),
+    "olympiadbench": Source("Hothan/OlympiadBench", "OE_TO_maths_en_COMP", {"test": ("train", 674)},
+                            lambda row: row["question"], lambda row: plain(row["final_answer"])),
+    "college_math": Source("di-zhang-fdu/College_Math_Test", None, {"test": ("test", 2818)},
+                           lambda row: row["question"], lambda row: plain(row["answer"])),
+    "deepmath": Source("trl-lib/DeepMath-103K", None,
+                       {"train": ("train", 97870), "test": ("test", 5152)},
+                       lambda row: row["prompt"][-1]["content"],
+                       lambda row: plain(row["solution"])),
+}
+
+
+def load_problems(data, split="train", limit=None):
+    """Load a problem set as a list of dicts with at least "id", "problem" and "answer" (strings).
+
+    `data`: "arithmetic", a path ending in .jsonl (its split is the file itself), or a name in HUB.
+    `limit`: keep the first so many usable problems. One line about the gold answers goes to stderr.
+    Raises BadInput: unknown name, missing or empty file, a line that is not JSON, a missing column,
+    a problem that is no text, no such split, or not one usable gold answer.
+    """
+    if data == "arithmetic" or str(data).endswith(".jsonl"):
+        path = HERE / "data" / f"arithmetic_{split}.jsonl" if data == "arithmetic" else Path(data)
+        rows = read_jsonl(path)
+    elif data in HUB:
+        rows = fetch(data, split)
+    else:
+        names = ", ".join(["arithmetic", *HUB])
+        raise BadInput(f"--data {data}: neither a path ending in .jsonl nor one of {names}.")
+
+    usable, unusable = [], []
+    for row in rows:
+        graded = verify.verify(r"\boxed{" + row["answer"] + "}", row["answer"], strict=True)
+        (usable if graded is True else unusable).append(row)
+    line = f"{data}: {len(usable):,} problems"
+    if unusable:
+        first = unusable[0]
+        line += (f", {len(unusable):,} dropped because their gold answer cannot be graded "
+                 f"({first['id']}: {first['answer'][:60]!r})")
+    if not usable:
+        raise BadInput(f"--data {line}; no problem is left.")
+    print(line, file=sys.stderr)
+    return usable[:limit]
+
+
+def read_jsonl(path):
+    """Read a problem file; see `load_problems` for what is demanded of it."""
+    if not path.is_file():
+        raise BadInput(f"--data {path}: there is no such file.")
+    rows, seen = [], {}
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"--data {path}: byte {error.start} is not UTF-8 text.") from None
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        where = f"--data {path}, line {number}"
+        try:
+            row = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise BadInput(f"{where}: not JSON ({error}).") from None
+        if not isinstance(row, dict):
+            raise BadInput(f"{where}: a {type(row).__name__}, not an object with named columns.")
+        for column in ("problem", "answer"):
+            if column not in row:
+                raise BadInput(f"{where}: no column {column!r} (it has {', '.join(row)}).")
+        if not isinstance(row["problem"], str) or not row["problem"].strip():
+            raise BadInput(f"{where}: the problem is {row['problem']!r}, not a text.")
+        if isinstance(row["answer"], bool) or not isinstance(row["answer"], (str, int, float)):
+            raise BadInput(f"{where}: the answer is {row['answer']!r}, no text and no number.")
+        row["id"] = str(row.get("id", f"{path.stem}-{len(rows)}"))
+        row["answer"] = str(row["answer"])
+        if row["id"] in seen:
+            raise BadInput(f"{where}: id {row['id']!r} was used in line {seen[row['id']]}.")
+        seen[row["id"]] = number
+        rows.append(row)
+    if not rows:
+        raise BadInput(f"--data {path}: the file is empty.")
+    return rows
+
+
+def fetch(name, split):
+    """Fetch a set of HUB by the table's mapping; a row count other than expected is said aloud."""
+    source = HUB[name]
+    if split not in source.splits:
+        raise BadInput(f"--data {name}: it has no {split} split, only {', '.join(source.splits)}.")
+    hub_split, expected = source.splits[split]
+    import datasets  # here, not above: a second and a half that local files need not pay
+
+    try:
+        table = datasets.load_dataset(source.hub, source.config, split=hub_split)
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise BadInput(f"--data {name}: {source.hub} could not be loaded ({reason}); "
+                       "check the network or pass a .jsonl file.") from None
+    if len(table) != expected:
+        print(f"{name}: {source.hub} has {len(table):,} rows, not {expected:,}", file=sys.stderr)
+    rows = []
+    for i, row in enumerate(table):
+        try:
+            found = {"problem": source.problem(row), "answer": source.answer(row)}
+        except KeyError as column:
+            raise BadInput(f"--data {name}: {source.hub} has no column {column} (it has "
+                           f"{', '.join(row)}); was it changed?") from None
+        rows.append({**row, **found, "id": f"{name}-{split}-{i}"})
+    return rows
+
+
+def build_prompt(tokenizer, problem, thinking=False):
+    """The full text put before the model, to be tokenised with add_special_tokens=False.
+
+    With a chat template: one user message and the opening of the reply; `thinking` is the switch of
+    the template, which only Qwen3 and its like have. Without one, as for base models: a bare
+    question, after the BOS token where the tokenizer would add one.
+    """
+    if tokenizer.chat_template:
+        # tokenize=False: transformers 5 otherwise returns a dict of ids, and text that is tokenised
+        # later with special tokens would get a second BOS.
+        return tokenizer.apply_chat_template(
+            [{"role": "user", "content": problem + SUFFIX}],
+            tokenize=False, add_generation_prompt=True, enable_thinking=thinking)
+    first = tokenizer("a").input_ids[0]
+    bos = tokenizer.bos_token if first == tokenizer.bos_token_id else ""
+    return f"{bos}Question: {problem}{SUFFIX}\nAnswer:"
+
+
+def load_policy(name="tiny", device="cpu", dtype=torch.float32):
+    """Load (model, tokenizer) from "tiny" (data/tiny), a folder or a hub id, in eval mode.
+
+    Weights are fp32 unless told otherwise: an AdamW step of 1e-6 is lost in the rounding of bf16.
+    Raises BadInput naming the flag.
+    """
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise BadInput(f"--device {device}: no device of PyTorch; use cpu or cuda.") from None
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise BadInput(f"--device {device}: PyTorch sees no CUDA card here; use --device cpu.")
+    where = HERE / "data" / "tiny" if name == "tiny" else Path(name)
+    if where.is_dir() and not (where / "config.json").is_file():
+        raise BadInput(f"--model {name}: the folder has no config.json, so it holds no model.")
+    if not where.is_dir() and (str(name)[0] in "./~" or len(where.parts) > 2):  # never a hub id
+        raise BadInput(f"--model {name}: there is no such folder.")
+
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # one bar per weight file; downloads keep theirs
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(where))
+        model = AutoModelForCausalLM.from_pretrained(str(where), dtype=dtype)
+    except (OSError, ValueError, SafetensorError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise BadInput(f"--model {name}: no causal language model loads ({reason})") from None
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token  # harmless: every mask here comes from lengths
+    model.config.use_cache = True  # a checkpoint saved while training may say False: 10x slower
+    return model.to(device).eval(), tokenizer
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Show a problem set and the prompt made from it.")
+    parser.add_argument("data", nargs="?", default="arithmetic", help="a name or a .jsonl file")
+    parser.add_argument("--split", default="train", choices=["train", "test"])
+    parser.add_argument("--model", default="tiny", help="whose chat template to use")
+    parser.add_argument("--thinking", action="store_true", help="let Qwen3 think first")
+    args = parser.parse_args()
+    row = load_problems(args.data, args.split)[0]
+    _, tokenizer = load_policy(args.model)
+    print(build_prompt(tokenizer, row["problem"], args.thinking))
+    print(f"\n--- gold answer: {row['answer']}")
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,200 @@
+r"""RELEX: run RL for a while, then predict where the weights will be and skip the rest.
+
+Stack what one tensor has moved since the base model, a flattened row per snapshot, not centred:
+
+    M[t] = vec(theta_t - theta_0)                     (T, d)      M M' = U diag(sigma^2) U'
+
+The paper's claim: M is nearly one direction, v_1 = M' u_1 / sigma_1, and its coordinate
+c[t] = sigma_1 u_1[t] grows on a line. So fit c = slope * step + intercept, rebuild from the base:
+
+    theta(K) = theta_0 + (slope * K + intercept) v_1  =  theta_0 + M' u_1 u_1' h            (d,)
+
+where h (T,) predicts a value at step K from the values at the observed steps, by least squares.
+The right-hand form needs no sign of u_1 and no division by sigma_1, and says what RELEX is: a line
+per weight (full rank, where u u' is the identity), denoised by projecting the path on v_1.
+
+    python relex.py --snapshots runs/NAME/snapshots --to 500 --out runs/NAME-500    # --base tiny
+    python relex.py ... --to 500 --until 100   # only up to step 100; a real step 500 is scored too
+    python evaluate.py --compare OUT/observed-100.jsonl OUT/predicted-500.jsonl
+
+Steps are true optimiser steps: counted by row, snapshots of 5, 10, 15 would be thrown to 190, not
+50. Snapshots are fp32: in bf16 a weight of 0.02 sleeps through 60 steps of 1e-6. A good fit (R^2; 1
+by construction for two) proves nothing outside the window: 5 sqrt(step), seen to 5, is put at 42 at
+step 25, not 25. So the last snapshot, which costs nothing, is always scored beside the prediction.
+
+What we left out, on purpose: windows, curves, damping, rate schedules (a line presumes a constant
+rate), LoRA (extrapolate the merged weights), a rule for K (choose it on validation data). Source:
+arXiv 2605.21468, whose code subtracts in fp16 and regresses on row numbers, as ours does not.
+"""
+import argparse
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+CHUNK = 2**16  # numbers of each snapshot in fp64 at a time
+GROUPS = {"norms": "norm|ln_", "embedding": "embed|wte|wpe", "lm_head": "lm_head",
+          "attention": "attn|attention", "mlp": "mlp|feed_forward", "other": ""}
+
+
+class Fit(NamedTuple):
+    """How far a tensor, or a group of them, obeys the claim. Energies are squared displacements."""
+    total: float  # sum of all sigma^2
+    kept: float  # sum of the first `rank` sigma^2
+    spread: float  # of the coordinates c around their mean
+    line: float  # the part of the spread that lies on the fitted line
+
+    @property
+    def explained(self):
+        return self.kept / self.total if self.total else 0.0
+
+    @property
+    def r2(self):  # one jump and then standstill is a line too; what never moved has no fit
+        return self.line / self.spread if self.spread > 1e-12 * self.kept else float(self.kept > 0)
+
+
+def extrapolate(base, rows, steps, to, rank=1):
+    """Predict one tensor, of any shape, from its T values `rows` at the distinct true `steps`.
+
+    Returns (tensor like `base` at step `to`, Fit). Raises ValueError for a NaN or infinite value.
+    """
+    chunks = [tensor.reshape(-1).split(CHUNK) for tensor in (base, *rows)]  # (chunk,) each
+
+    def displacements():  # (T, chunk); fp64: the difference is exact, the Gram matrix may square it
+        for start, *later in zip(*chunks):
+            yield start, torch.stack([row.to(start.device, torch.float64) - start for row in later])
+
+    gram = sum(M @ M.T for _, M in displacements()).cpu()                                # (T, T)
+    for step, energy in zip(steps, gram.diagonal().tolist()):
+        if not energy < float("inf"):
+            raise ValueError(f"--snapshots: step {step}, or the base, holds NaN or infinity.")
+
+    sigma2, U = (part.flip(-1)[..., :rank] for part in torch.linalg.eigh(gram))  # (rank,) (T, rank)
+    c = U * sigma2.clamp(min=0).sqrt()                                                   # (T, rank)
+    tau = torch.tensor(steps, dtype=torch.float64)                                       # (T,)
+    x = tau - tau.mean()                                                                 # (T,)
+    slope = x @ c / (x @ x)                                                              # (rank,)
+    h = 1 / len(steps) + (to - tau.mean()) * x / (x @ x)                                 # (T,)
+    mixture = (U @ (U.T @ h)).to(base.device)  # of the observed displacements           (T,)
+
+    new = [(start + mixture @ M).to(base.dtype) for start, M in displacements()]
+    fit = gram.trace(), c.square().sum(), (c - c.mean(0)).square().sum(), slope @ slope * (x @ x)
+    return torch.cat(new).view_as(base), Fit(*(energy.item() for energy in fit))
+
+
+def relex(base, snapshots, steps, to, rank=1):
+    """Extrapolate a whole model: ({name: tensor at step `to`}, {name: Fit}).
+
+    base: a state dict; names that share storage (tied weights) are one tensor, stored once in a
+    snapshot. snapshots: a {name: tensor} or `Snapshot` for each of the true optimiser `steps`,
+    ascending. Integer tensors stay. Memory: `base` twice, one tensor T times. Raises as `check`.
+    """
+    check(base, snapshots, steps, to, rank)
+    new, fits = {}, {}
+    for name in snapshots[0]:
+        if base[name].is_floating_point():
+            new[base[name].data_ptr()], fits[name] = extrapolate(  # unnamed rows: freed at once
+                base[name], [snapshot[name] for snapshot in snapshots], steps, to, rank)
+    return {name: new.get(old.data_ptr(), old) for name, old in base.items()}, fits
+
+
+def check(base, snapshots, steps, to, rank):
+    """Raise ValueError unless these are two or more fp32 snapshots of `base`'s run before `to`."""
+    if len(steps) < 2 or list(steps) != sorted(set(steps)):
+        raise ValueError(f"--snapshots: the steps found are {list(steps)}, and a line needs two; "
+                         "raise --until, or lower --snapshot-every in the run.")
+    if not steps[-1] < to < 10**9:
+        raise ValueError(f"--to {to} is not between step {steps[-1]} and 10**9; was --until meant?")
+    if not 1 <= rank <= len(steps):
+        raise ValueError(f"--rank {rank}: {len(steps)} snapshots allow 1 to {len(steps)}.")
+    for step, snapshot in zip(steps, snapshots):
+        other = f"--snapshots: step {step} is of another model than --base:"
+        stored = {base[name].data_ptr(): name for name in snapshot if name in base}
+        alone = [name for name in snapshot if name not in stored.values()]
+        alone += [name for name, tensor in base.items() if tensor.data_ptr() not in stored]
+        if alone:
+            raise ValueError(f"{other} {alone[0]} is in one of them only, or tied in one only.")
+        for name in snapshot:
+            shape, dtype = list(snapshot[name].shape), snapshot[name].dtype
+            if shape != list(base[name].shape):
+                raise ValueError(f"{other} {name} is {shape}, there {list(base[name].shape)}.")
+            if dtype.is_floating_point and dtype.itemsize < 4:
+                raise ValueError(f"--snapshots: {name} of step {step} is {dtype}, which rounds "
+                                 "small steps away; save every snapshot in fp32.")
+
+
+class Snapshot(dict):
+    """{name: file}; indexing opens the file anew for one tensor, so that nothing stays mapped."""
+    def __getitem__(self, name):
+        with safe_open(super().__getitem__(name), "pt") as file:
+            return file.get_tensor(name)
+
+
+def find_snapshots(folder):
+    """{true optimiser step: Snapshot}, ascending. Step 0 would be the base, never a row of M."""
+    found = {}
+    for path in Path(folder).glob("step_*/model.safetensors"):
+        step = path.parent.name.removeprefix("step_")
+        if step.isdecimal() and int(step) > 0:
+            try:
+                with safe_open(path, "pt") as file:
+                    found[int(step)] = Snapshot.fromkeys(file.keys(), path)
+            except SafetensorError as error:
+                raise ValueError(f"--snapshots: {path} is damaged ({error}); remove it.") from None
+    return dict(sorted(found.items()))
+
+
+def pool(fits):
+    """{group: (number of tensors, Fit of their summed energies)}"""
+    members = {}
+    for name, fit in fits.items():
+        group = next(g for g, words in GROUPS.items() if any(w in name for w in words.split("|")))
+        members.setdefault(group, []).append(fit)
+    return {group: (len(some), Fit(*map(sum, zip(*some)))) for group, some in members.items()}
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Extrapolate a short run to a later step.")
+    add = parser.add_argument
+    add("--base", default="tiny", help="the folder or hub id that the run started from")
+    add("--snapshots", required=True, help="its folder of step_NUMBER folders (--snapshot-every)")
+    add("--to", type=int, required=True, help="the optimiser step to predict")
+    add("--out", type=Path, required=True, help="a new folder for the predicted model")
+    add("--until", type=int, default=10**9, help="use the snapshots up to this step only")
+    add("--rank", type=int, default=1, help="directions per tensor; T of them: a line per weight")
+    add("--data", default="arithmetic", help="score on the test split of this set, or on a .jsonl")
+    add("--limit", type=int, help="score on the first so many problems only")
+    add("--samples", type=int, default=4, help="answers per problem, at temperature 1")
+    add("--max-new-tokens", type=int, default=512)
+    add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    args = parser.parse_args()
+    import evaluate  # here, since everything above needs nothing of ours
+    import problems
+    if args.out.exists():
+        raise problems.BadInput(f"--out {args.out} exists; name a new folder.")
+    tasks = problems.load_problems(args.data, "test", args.limit)
+    try:
+        model, tokenizer = problems.load_policy(args.base, args.device)
+        found = find_snapshots(args.snapshots)
+        steps = [step for step in found if step <= args.until]
+        new, fits = relex(model.state_dict(), [found[s] for s in steps], steps, args.to, args.rank)
+    except ValueError as mistake:
+        raise problems.BadInput(str(mistake).replace("--model", "--base")) from None
+    for group, (count, fit) in pool(fits).items():
+        print(f"{group:9} {count:4} tensors  explained {fit.explained:.4f}  R^2 {fit.r2:.4f}")
+    model.load_state_dict(new)
+    model.save_pretrained(args.out)
+    tokenizer.save_pretrained(args.out)
+    real = {f"observed-{step}": found[step] for step in (steps[-1], args.to) if step in found}
+    for label, weights in {f"predicted-{args.to}": new, **real}.items():
+        model.load_state_dict({name: weights[name] for name in weights}, strict=False)
+        score = evaluate.evaluate(
+            model, tokenizer, tasks, path=args.out / f"{label}.jsonl", name=args.data, quiet=True,
+            samples=args.samples, max_new_tokens=args.max_new_tokens)
+        print("{:15} {accuracy:.1%} [{low:.1%}, {high:.1%}]".format(label, **score), flush=True)
+
+
+if __name__ == "__main__":
+    import problems
+    problems.run(main)

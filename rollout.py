@@ -1,0 +1,261 @@
+"""What the policy says: batched sampling with a KV cache, reproducible row by row.
+
+    import problems, rollout
+    model, tokenizer = problems.load_policy("tiny")
+    prompt = problems.build_prompt(tokenizer, "Start with 7, add 5, times 3.")
+    print(rollout.sample(model, tokenizer, [prompt], samples=4, max_new_tokens=64).texts)
+
+One prefill per distinct prompt, its cache copied for every sample; then one token a step for all
+rows that still speak. Three promises, each with a test:
+
+  * The sampler is the policy. At top_p = 1, top_k = 0 a token is drawn from softmax(logits / T) and
+    from nothing else. The sampling settings of a generation_config.json (Qwen ships T 0.7, top_p
+    0.8, top_k 20) are not read, for the loss scores the full softmax and a cut-off would bias it.
+  * A row depends on its own key alone. The random number of position t is a hash of (seed, prompt
+    key, sample, t), so neither the batch size nor the neighbours change a text (up to rounding),
+    and a resumed run draws what the unbroken one would have drawn.
+  * Lengths are counted, not inferred. The stop token is part of the completion and of its length;
+    with pad == eos a mask made from token ids would erase it, and the policy never learn to stop.
+
+What we left out, on purpose: beam search, repetition penalties, several servers, paged caches.
+"""
+import itertools
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from tqdm import tqdm
+from transformers import DynamicCache
+
+
+@dataclass
+class Rollouts:
+    """B = N * samples rows, prompt-major: row i * samples + j is sample j of prompt i."""
+    prompt_ids: torch.Tensor      # (B, P) int64, left-padded
+    prompt_mask: torch.Tensor     # (B, P) bool, True on real prompt tokens
+    completion_ids: torch.Tensor  # (B, T) int64, right-padded; T is the longest completion
+    lengths: torch.Tensor         # (B,) int64, tokens of the completion, stop token included
+    finished: torch.Tensor        # (B,) bool, False where max_new_tokens cut the row
+    logprobs: torch.Tensor        # (B, T) fp32, log softmax(logits / T) of the draw; 0 on padding
+    texts: list                   # B strings, special tokens left out
+
+    @property
+    def completion_mask(self):
+        """(B, T) bool, True on every sampled token, the stop token included."""
+        positions = torch.arange(self.completion_ids.shape[1], device=self.lengths.device)  # (T,)
+        return positions < self.lengths[:, None]  # (B, T)
+
+
+def stop_ids(model, tokenizer):
+    """Every id that ends a completion: base configs and tokenizers often name different ones."""
+    found = set()
+    for source in (tokenizer, model.generation_config, model.config):
+        ids = source.eos_token_id
+        found |= set(ids if isinstance(ids, (list, tuple)) else [ids])
+    return sorted(found - {None})
+
+
+# -------------------------------------------------------------------------- random numbers by key
+
+# splitmix64's constants, as signed int64.
+GOLDEN, MIX1, MIX2 = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
+
+
+def scramble(x):
+    """splitmix64's finaliser (Steele, Lea & Flood 2014) on int64 tensors; products wrap at 2^64."""
+    x = (x ^ (x >> 30 & 0x3FFFFFFFF)) * MIX1  # int64 shifts keep the sign: mask it off
+    x = (x ^ (x >> 27 & 0x1FFFFFFFFF)) * MIX2
+    return x ^ (x >> 31 & 0x1FFFFFFFF)
+
+
+def row_keys(seed, keys, samples, device="cpu"):
+    """One int64 key a row, (N * samples,), hashed from seed, prompt key and sample index."""
+    keys = torch.tensor(keys, dtype=torch.int64, device=device)                     # (N,)
+    prompt_keys = keys.repeat_interleave(samples)                                   # (B,)
+    sample = torch.arange(samples, device=device).repeat(len(keys))                 # (B,)
+    base = scramble(torch.full_like(prompt_keys, seed) * GOLDEN + 1)                # (B,)
+    return scramble(scramble(base + prompt_keys * GOLDEN) + (sample + 1) * GOLDEN)  # (B,)
+
+
+def uniforms(keys, position):
+    """One float64 in (0, 1) a row, (B,), for this position of the completion."""
+    steps = torch.full_like(keys, position + 1) * GOLDEN  # (B,) wraps at 2^64, unlike a Python int
+    bits = scramble(keys + steps) >> 11 & (1 << 53) - 1   # (B,)
+    return (bits.double() + 0.5) / 2 ** 53                # (B,)
+
+
+# -------------------------------------------------------------------------- one token
+
+
+def draw(logits, u, temperature=1.0, top_p=1.0, top_k=0):
+    """Draw one token a row by inverting the distribution function at u.
+
+    logits (B, V), u (B,) in (0, 1). Returns ids (B,) int64 and logprobs (B,) fp32, the latter of
+    the full softmax at this temperature, whatever top_p and top_k cut away. temperature 0 is greedy
+    and gives the log-probs of temperature 1.
+    """
+    logits = logits.float() / (temperature or 1.0)        # (B, V)
+    logprobs = logits - logits.logsumexp(-1, keepdim=True)  # (B, V)
+    if temperature == 0:
+        ids = logprobs.argmax(-1)  # (B,)
+    else:
+        kept = logprobs
+        if top_k:
+            least = kept.topk(min(top_k, kept.shape[1])).values[:, -1:]  # (B, 1)
+            kept = kept.masked_fill(kept < least, -torch.inf)            # (B, V)
+        probabilities = kept.double().softmax(-1)  # (B, V)
+        if top_p < 1:
+            # Nucleus: the smallest set whose mass reaches top_p; a token stays if the mass before
+            # it is below.
+            ordered, order = probabilities.sort(descending=True)  # (B, V) each
+            ordered[ordered.cumsum(-1) - ordered >= top_p] = 0
+            probabilities = torch.zeros_like(probabilities).scatter(1, order, ordered)  # (B, V)
+        # In float64: over 151,936 tokens a float32 running sum is off by more than the rare
+        # tokens' share.
+        cumulative = probabilities.cumsum(-1)  # (B, V)
+        # The first place to reach u: never a token of probability 0, for u > 0. The last entry is 1
+        # only up to rounding, so u is scaled by it and cannot fall off the end.
+        target = u[:, None] * cumulative[:, -1:]            # (B, 1)
+        ids = torch.searchsorted(cumulative, target)[:, 0]  # (B,)
+    return ids, logprobs.gather(1, ids[:, None])[:, 0]
+
+
+# -------------------------------------------------------------------------- batches of rows
+
+
+class Cache(DynamicCache):
+    """A KV cache in the values' dtype: under autocast a key normalised in fp32 would stay fp32."""
+
+    def update(self, key, value, *args, **options):
+        return super().update(key.to(value.dtype), value, *args, **options)
+
+
+@contextmanager
+def sampling(model):
+    """Eval mode and no graph inside; on the way out the mode is what it was.
+
+    In train mode gradient checkpointing would switch the KV cache off, and dropout would stay on.
+    On CUDA fp32 weights are read as bf16, cast once for the whole loop and not once a token.
+    """
+    training = model.training
+    model.eval()
+    on_cuda = model.device.type == "cuda"
+    try:
+        with torch.no_grad(), torch.autocast(model.device.type, torch.bfloat16, enabled=on_cuda):
+            yield
+    finally:
+        model.train(training)
+
+
+def pad(token_lists, pad_id, side, device="cpu"):
+    """Token lists of unequal length as (ids, mask), both (n, P), the padding on this side."""
+    P = max(map(len, token_lists))
+    rows = [(tokens, [True] * len(tokens), P - len(tokens)) for tokens in token_lists]
+    if side == "left":
+        ids = [[pad_id] * n + tokens for tokens, _, n in rows]
+        mask = [[False] * n + real for _, real, n in rows]
+    else:
+        ids = [tokens + [pad_id] * n for tokens, _, n in rows]
+        mask = [real + [False] * n for _, real, n in rows]
+    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)  # (n, P) each
+
+
+def speak(model, prompt_ids, prompt_mask, samples, keys, stops, max_new_tokens, temperature, top_p,
+          top_k, pad_id, bar):
+    """The plain loop for one batch of n prompts, prompt_ids and prompt_mask (n, P), right-padded.
+
+    keys (B,), stops (S,), B = n * samples. Returns ids (B, T), lengths (B,), finished (B,) and
+    logprobs (B, T), as in Rollouts; `bar` counts the tokens.
+    """
+    cache = Cache(config=model.config)
+    # Padding on the RIGHT, though generation follows: a padded position on the left sees no key at
+    # all, and what softmax makes of that (NaN in some PyTorch builds) leaks into real tokens. The
+    # gap between prompt and completion is masked; positions are counted over real tokens.
+    # By place: transformers 5.24 renamed the fourth argument, past_key_values, to cache.
+    out = model.base_model(prompt_ids, prompt_mask, None, cache, use_cache=True)
+    cache.batch_repeat_interleave(samples)  # one prefill, shared by the group
+    last = prompt_mask.sum(1) - 1  # (n,)
+    hidden = out.last_hidden_state[torch.arange(len(last), device=last.device), last]  # (n, H)
+    logits = model.get_output_embeddings()(hidden).repeat_interleave(samples, 0)  # (B, V)
+    mask = prompt_mask.repeat_interleave(samples, 0)  # (B, P)
+    B, device = len(mask), mask.device
+    ids = torch.full((B, max_new_tokens), pad_id, device=device)  # (B, T)
+    logprobs = torch.zeros(B, max_new_tokens, device=device)      # (B, T)
+    lengths = torch.full((B,), max_new_tokens, device=device)     # (B,)
+    finished = torch.zeros(B, dtype=torch.bool, device=device)    # (B,)
+    rows = torch.arange(B, device=device)                         # (R,) the rows still in the batch
+    for t in range(max_new_tokens):
+        token, logprob = draw(logits, uniforms(keys[rows], t), temperature, top_p, top_k)  # (R,)
+        ids[rows, t], logprobs[rows, t] = token, logprob
+        stopped = torch.isin(token, stops) & ~finished[rows]  # (R,)
+        lengths[rows[stopped]] = t + 1
+        finished[rows[stopped]] = True
+        speaking = ~finished[rows]  # (R,)
+        alive = int(speaking.sum())
+        bar.update(alive)
+        if alive == 0 or t + 1 == max_new_tokens:
+            break
+        if alive <= 0.75 * len(rows):  # not at every stop: copying the cache costs
+            keep = speaking.nonzero()[:, 0]  # (R',)
+            cache.batch_select_indices(keep)
+            rows, token, mask = rows[keep], token[keep], mask[keep]
+        mask = torch.cat([mask, mask.new_ones(len(rows), 1)], 1)  # (R, P + t + 1)
+        out = model(token[:, None], mask, mask.sum(1, keepdim=True) - 1, cache,
+                    use_cache=True, logits_to_keep=1)
+        logits = out.logits[:, -1]  # (R, V)
+    T = int(lengths.max())
+    # What finished rows went on saying before they left the batch is erased.
+    beyond = torch.arange(T, device=device) >= lengths[:, None]  # (B, T)
+    ids, logprobs = ids[:, :T], logprobs[:, :T]
+    return ids.masked_fill(beyond, pad_id), lengths, finished, logprobs.masked_fill(beyond, 0.0)
+
+
+def sample(model, tokenizer, prompts, *, samples=1, max_new_tokens, temperature=1.0, top_p=1.0,
+           top_k=0, seed=0, keys=None, batch_size=None):
+    """Sample completions of N prompts (full texts, chat template applied); returns Rollouts.
+
+    keys: N ints that name the prompts for the random numbers (default 0..N-1); batch_size: rows at
+    a time, rounded to whole prompts (default all). Raises ValueError for an empty list, a prompt
+    without tokens, and samples or max_new_tokens below 1.
+    """
+    if not prompts or max_new_tokens < 1 or samples < 1:
+        raise ValueError("sample() needs at least one prompt, one sample and one new token.")
+    tokens = tokenizer(list(prompts), add_special_tokens=False).input_ids
+    if not all(tokens):
+        raise ValueError(f"prompt {tokens.index([])} has no tokens; "
+                         "a base model needs a text or a BOS.")
+    N, device, pad_id = len(prompts), model.device, tokenizer.pad_token_id
+    stops = torch.tensor(stop_ids(model, tokenizer), device=device)                   # (S,)
+    keys = row_keys(seed, list(range(N)) if keys is None else keys, samples, device)  # (B,)
+    keys = keys.view(N, samples)  # (N, samples)
+    order = sorted(range(N), key=lambda i: len(tokens[i]))  # alike lengths together: less padding
+    chunk = max(1, (batch_size or N * samples) // samples)  # prompts at a time
+    batches = [order[i:i + chunk] for i in range(0, N, chunk)]
+    if "sliding_attention" in getattr(model.config, "layer_types", []):
+        # The window counts cache slots, the gap after a short prompt included: no gaps, then.
+        batches = [list(same) for batch in batches
+                   for _, same in itertools.groupby(batch, key=lambda i: len(tokens[i]))]
+    done = [None] * N  # per prompt: (ids, lengths, finished, logprobs)
+    with sampling(model), tqdm(total=N * samples * max_new_tokens, desc="sampling", unit="tok",
+                               leave=False, disable=None) as bar:
+        for batch in batches:
+            ids, mask = pad([tokens[i] for i in batch], pad_id, "right", device)  # (n, P) each
+            out = speak(model, ids, mask, samples, keys[batch].flatten(), stops, max_new_tokens,
+                        temperature, top_p, top_k, pad_id, bar)
+            for i, *rows in zip(batch, *(part.split(samples) for part in out)):
+                done[i] = rows
+    ids, lengths, finished, logprobs = zip(*done)
+    T = max(part.shape[1] for part in ids)
+
+    def widen(parts, fill):
+        return torch.cat([torch.nn.functional.pad(part, (0, T - part.shape[1]), value=fill)
+                          for part in parts])  # (B, T)
+
+    prompt_ids, prompt_mask = pad(tokens, pad_id, "left", device)     # (N, P) each
+    completion_ids, lengths = widen(ids, pad_id), torch.cat(lengths)  # (B, T), (B,)
+    spoken = [row[:n] for row, n in zip(completion_ids.tolist(), lengths.tolist())]
+    texts = tokenizer.batch_decode(spoken, skip_special_tokens=True,
+                                   clean_up_tokenization_spaces=False)
+    return Rollouts(prompt_ids.repeat_interleave(samples, 0),
+                    prompt_mask.repeat_interleave(samples, 0),
+                    completion_ids, lengths, torch.cat(finished), widen(logprobs, 0.0), texts)
