@@ -300,11 +300,11 @@ def train(config, credit=uniform):
                     "peak_gb": peak}
             print(LOG.format(**line), flush=True)
             append(folder / "metrics.jsonl", [line])
-            asked = rows[picked[0]]["problem"]  # one whole group: RL is debugged by reading samples
-            append(folder / "samples.jsonl", [
-                {"step": step, "problem": asked, "gold": golds[0], "completion": text,
+            asked = [rows[i]["problem"] for i in picked]
+            append(folder / "samples.jsonl", [  # one whole group: RL is debugged by reading samples
+                {"step": step, "problem": asked[0], "gold": golds[0], "completion": text,
                  "reward": float(reward)} for text, reward in zip(rollouts.texts, rewards[0])])
-            example = widest(rollouts, rewards, weights, [rows[i]["problem"] for i in picked])
+            example = widest(rollouts, rewards, weights, asked) or example
             if config.save_every and step % config.save_every == 0:
                 save(folder, model, tokenizer, optimizer, step)
             if config.snapshot_every and step % config.snapshot_every == 0:
@@ -321,10 +321,14 @@ def train(config, credit=uniform):
 
 
 def widest(rollouts, rewards, weights, asked):
-    """The completion of this step whose weights differ most, for show: a dict of plain lists."""
-    on = rollouts.completion_mask  # (B, T)
-    spread = (weights - 1).abs().masked_fill(~on, 0.0).sum(1) / rollouts.lengths  # (B,)
-    i = int(spread.argmax())
+    """The completion of this step whose weights stray most from 1, for show: a dict of plain lists.
+
+    None if no completion was trained; those of advantage 0 were skipped and have weights 0.
+    """
+    on = rollouts.completion_mask & (weights.sum(1, keepdim=True) > 0)  # (B, T)
+    i = int(((weights - 1).abs() * on).sum(1).argmax())
+    if not on[i].any():
+        return None
     ids, w = rollouts.completion_ids[i][on[i]].tolist(), weights[i][on[i]].tolist()
     return {"ids": ids, "weights": w, "problem": asked[i // rewards.shape[1]],
             "reward": float(rewards.flatten()[i])}

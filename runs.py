@@ -80,13 +80,15 @@ def parse(parser, argv=None):
         except (OSError, ValueError):
             raise BadInput(f"--resume {args.resume}: no readable config.json there, "
                            "so it is no run's folder.") from None
+        method = args.method
         parser.set_defaults(**{**saved, "resume": ""})
         args = parser.parse_args(argv)
-        free = ("resume", "steps", "save_every", "device", "method")
+        free = ("resume", "steps", "save_every", "device")
         changed = [k for k in saved if getattr(args, k) != saved[k] and k not in free]
-        if changed or parser.get_default("method") != saved["method"]:
-            raise BadInput(f"--resume {args.resume}: {', '.join(changed) or 'the method'} differs "
-                           "from the run's; start a new run for other settings.")
+        changed += ["method"] * (method != saved["method"])
+        if changed:
+            raise BadInput(f"--resume {args.resume}: {', '.join(changed)} differs from the run's; "
+                           "start a new run for other settings.")
     elif args.model == "tiny":
         parser.set_defaults(**DEMO)
         args = parser.parse_args(argv)

@@ -90,7 +90,7 @@ def gradient_activation(forward, spans, leaf="embeddings", alignment="own"):
 
 def pieces(tokenizer, ids):
     """The text that each of n ids adds to the decoding, n strings; they concatenate to the text."""
-    texts = [tokenizer.decode(ids[:n], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    texts = [tokenizer.decode(ids[:n], clean_up_tokenization_spaces=False)
              for n in range(len(ids) + 1)]
     return [texts[n + 1][len(texts[n].rstrip("\ufffd")):] for n in range(len(ids))]
 

@@ -15,7 +15,18 @@ import torch
 import evaluate
 import problems
 import verify
-from evaluate import bootstrap, difference, interval, middle95, pass_at_k, seed_variance, sign_test
+from intervals import (
+    bootstrap,
+    compare,
+    difference,
+    interval,
+    middle95,
+    pass_at_k,
+    print_comparison,
+    seed_variance,
+    sign_test,
+    t_quantile,
+)
 from problems import BadInput
 from test_problems import characters
 
@@ -62,7 +73,7 @@ def test_t_quantile_against_the_printed_table():
         (29, 2.0452, 1e-4),
         (199, 1.9720, 1e-4),
     ]:
-        assert evaluate.t_quantile(df) == pytest.approx(t, abs=slack)
+        assert t_quantile(df) == pytest.approx(t, abs=slack)
 
 
 def test_bootstrap_spread_is_the_standard_error():
@@ -226,14 +237,14 @@ def test_comparison_pairs_problems_by_id(tmp_path, capsys):
     better = {f"q{i}": [1, i % 2] for i in reversed(range(60))}
     a = sample_file(tmp_path / "a", {"x": base})
     b = sample_file(tmp_path / "b", {"x": better | {"extra": [1, 1]}}, top_p=0.9)
-    (row,) = evaluate.compare([a], [b])
+    (row,) = compare([a], [b])
     assert (row["problems"], row["a"], row["b"]) == (60, 0.25, 0.75)
     assert row["difference"] == row["low"] == row["high"] == 0.5
     assert (row["better"], row["worse"], row["verdict"]) == (60, 0, "B better")
     assert "note: x: top_p" in capsys.readouterr().out  # unequal protocols are said aloud
-    (row,) = evaluate.compare([b], [a])
+    (row,) = compare([b], [a])
     assert row["difference"] == -0.5 and row["verdict"] == "B worse"
-    (row,) = evaluate.compare([a], [a])
+    (row,) = compare([a], [a])
     assert row["difference"] == 0 and row["verdict"] == "not distinguishable" and row["p"] == 1
 
 
@@ -248,7 +259,7 @@ def test_comparison_of_several_benchmarks_and_seeds(tmp_path):
         side_a.append(sample_file(tmp_path / f"a{seed}", {"x": x, "y": y}))
         x = {i: [row[0], row[1], 1, 1] for i, row in x.items()}
         side_b.append(sample_file(tmp_path / f"b{seed}", {"x": x, "y": y}))
-    rows = {row["name"]: row for row in evaluate.compare(side_a, side_b)}
+    rows = {row["name"]: row for row in compare(side_a, side_b)}
     assert list(rows) == ["x", "y", "average by benchmark", "average by problem"]
     assert rows["x"]["difference"] == pytest.approx(0.5) and rows["y"]["difference"] == 0
     assert rows["average by benchmark"]["difference"] == pytest.approx(0.25)
@@ -275,7 +286,7 @@ def test_bad_comparisons_are_one_sentence(args, reason, tmp_path, monkeypatch):
     sample_file(tmp_path / "other", {"y": {"q1": [1], "q2": [0]}})
     Path("text").write_text("hello\n")
     with pytest.raises(BadInput, match=reason):
-        evaluate.print_comparison(args)
+        print_comparison(args)
 
 
 # --------------------------------------------------------------------------- one benchmark

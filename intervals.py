@@ -1,0 +1,214 @@
+"""What a number is worth: unbiased Pass@k, intervals that cover, and whether B really beats A.
+
+    interval(pass_at_k(correct, samples=8, k=4)[:, None])      # (2, 1): low and high
+    python evaluate.py --compare a.jsonl b.jsonl               # with seeds: a0 a1 a2 vs b0 b1 b2
+
+A score is one number a problem. Problems are drawn from a larger population, so intervals come from
+them and not from the samples, which repeat a problem. The statistics above the files stand alone.
+
+What we left out, on purpose: normal theory for large sets (the bootstrap needs none), Bayesian
+intervals, corrections for many comparisons: state how many you made.
+"""
+import json
+import math
+from pathlib import Path
+
+import torch
+
+from problems import BadInput
+
+Z = 1.959964  # 97.5 % point of the normal distribution
+
+
+def pass_at_k(correct, samples, k):
+    """Chance that k of the n samples, drawn without replacement, hold a right one.
+
+        1 - C(n - c, k) / C(n, k)  =  1 - prod_{i < k} (n - c - i) / (n - i)    (Chen et al. 2021)
+
+    correct c (N,) counts -> (N,) float64. The plug-in 1 - (1 - c/n)^k is biased: at p = 0.2, n = 8,
+    k = 4 it expects .517 where the truth is .590. Raises BadInput when k > n.
+    """
+    if not 1 <= k <= samples:
+        raise BadInput(f"--k {k}: Pass@k needs 1 <= k <= --samples, which is {samples}.")
+    i = torch.arange(k)                                                              # (k,)
+    wrong = (samples - correct.double()[..., None] - i) / (samples - i)              # (N, k)
+    return 1 - wrong.prod(-1)                                                        # (N,)
+
+
+def t_quantile(df):
+    """97.5 % point of Student's t, Cornish-Fisher series: 3 % low at df = 2, exact from 10 on."""
+    return (Z + (Z**3 + Z) / (4 * df) + (5 * Z**5 + 16 * Z**3 + 3 * Z) / (96 * df**2)
+            + (3 * Z**7 + 19 * Z**5 + 17 * Z**3 - 15 * Z) / (384 * df**3))
+
+
+def bootstrap(values, sizes=None, resamples=2000):
+    """Means of values (N, S), one statistic a column, over problems drawn with replacement: (R, S).
+
+    `sizes` splits the N rows into benchmarks, each resampled on its own. Deviations are widened by
+    sqrt(n / (n - 1)) t / z, without which the percentile interval is too short for small n
+    (Hesterberg 2015, "expanded percentile").
+    """
+    generator, means, spread = torch.Generator().manual_seed(0), [], []
+    sizes = sizes or [len(values)]
+    for part in values.split(sizes):
+        n, centre = len(part), part.mean(0)
+        spread.append(centre + (part - centre) * math.sqrt(n / (n - 1)) * t_quantile(n - 1) / Z)
+    for _ in range(0, resamples, 100):
+        drawn = torch.cat([torch.randint(n, (100, n), generator=generator) + sum(sizes[:b])
+                           for b, n in enumerate(sizes)], 1)                         # (100, N)
+        counts = torch.zeros(drawn.shape).scatter_add_(1, drawn, torch.ones(drawn.shape))
+        means.append(counts.double() @ torch.cat(spread) / len(values))              # (100, S)
+    return torch.cat(means)                                                          # (R, S)
+
+
+def middle95(draws):
+    """The 2.5 % and 97.5 % points of draws (R, S): (2, S)."""
+    return torch.quantile(draws, torch.tensor([0.025, 0.975]).double(), dim=0)
+
+
+def interval(values):
+    """95 % interval for the mean of scores in [0, 1] over problems: (N, S) -> (2, S).
+
+    By bootstrap over problems. Below 200 problems, or where the right or the wrong ones are worth
+    fewer than 10, resampling cannot see the rare ones (0 of 30 would give [0, 0]). There it is
+    Wilson's score interval with t for z and with the n that explains the spread of the scores:
+
+        n = m (1 - m) / (s^2 / N),    s^2 = variance over problems + 0.1 (m^2 + (1 - m)^2) / N
+
+    The last term stands for a tenth of a right and a tenth of a wrong problem that were not drawn.
+    """
+    N, m = len(values), values.mean(0)                                               # (S,)
+    if N < 2:
+        return torch.stack([m * 0, m * 0 + 1])                                       # (2, S)
+    t, spread = t_quantile(N - 1), values.var(0) + 0.1 * (m**2 + (1 - m) ** 2) / N   # (S,)
+    n = (m * (1 - m) * N / spread).where((m > 0) & (m < 1), m * 0 + N)               # (S,)
+    middle, half = m + t**2 / (2 * n), t * (m * (1 - m) / n + t**2 / (4 * n**2)).sqrt()
+    score = torch.stack([middle - half, middle + half]) / (1 + t**2 / n)             # (2, S)
+    few = (torch.minimum(m, 1 - m) * N < 10) | torch.tensor(N < 200)                 # (S,)
+    return (score if few.all() else score.where(few, middle95(bootstrap(values)))).clamp(0, 1)
+
+
+# --------------------------------------------------------------------------- A against B
+
+
+def seed_variance(x):
+    """Variance of a side's mean score due to its S training seeds alone: x (S, N, ...) -> (...).
+
+    The variance between seeds, less what the residual of seed x problem explains: that is sampling
+    noise, which the bootstrap over problems has already. 0 for a single seed.
+    """
+    S, N = x.shape[:2]
+    rest = x - x.mean(0, True) - x.mean(1, True) + x.mean((0, 1), True)              # (S, N, ...)
+    noise = rest.square().sum((0, 1)) / (max(1, S - 1) * (N - 1) * N)
+    return ((x.mean(1).var(0) - noise).clamp(min=0) / S) if S > 1 else noise * 0
+
+
+def difference(a, b, sizes=None):
+    """Draws of score(B) - score(A), (R, M), from a (S_a, N) or (S_a, N, M) and b, problems paired.
+
+    Level one, problems: resampled within each benchmark, both sides together. Level two, seeds: two
+    or three are too few to resample (three give ten resamples), so theirs is Student's t.
+    """
+    draws = bootstrap((b.mean(0) - a.mean(0)).reshape(a.shape[1], -1), sizes)        # (R, M)
+    df = len(a) + len(b) - 2
+    if df:
+        fixed = torch.Generator().manual_seed(1)
+        normal = torch.randn(len(draws), 1 + df, generator=fixed).double()           # (R, 1 + df)
+        student = normal[:, 0] / normal[:, 1:].square().mean(1).sqrt()               # (R,)
+        draws = draws + student[:, None] * (seed_variance(a) + seed_variance(b)).sqrt()
+    return draws
+
+
+def sign_test(d):
+    """Exact two-sided sign test: (problems where B is better, worse, p). Ties have no sign."""
+    better, worse = int((d > 0).sum()), int((d < 0).sum())
+    tail = sum(math.comb(better + worse, i) for i in range(min(better, worse) + 1))
+    return better, worse, min(1.0, 2 * tail / 2 ** (better + worse))
+
+
+def problems_needed(d):
+    """Problems at which a true paired difference of 0.01 shows in 80 % of 5 % level tests."""
+    return math.ceil(((Z + 0.841621) / 0.01) ** 2 * d.var().item())
+
+
+# ---------------------------------------------------------------- files of samples, side by side
+
+
+def read_samples(path):
+    """{benchmark: (header, {id: its n records})} and the size of all whole lines, in bytes."""
+    found, raw = {}, Path(path).read_bytes()
+    whole = raw[:raw.rfind(b"\n") + 1]  # a run that was killed leaves half a line
+    for number, line in enumerate(whole.split(b"\n")[:-1], 1):
+        try:
+            record = json.loads(line)
+            if "header" in record:
+                found[record["header"]["data"]] = record["header"], {}
+            else:
+                made = found[record["data"]][1].setdefault(record["id"], {})
+                made[record["sample"]] = record
+        except (ValueError, KeyError, TypeError):
+            raise BadInput(f"{path}, line {number}: no sample of evaluate.py.") from None
+    complete = {data: (header, {i: list(made.values()) for i, made in rows.items()
+                                if len(made) == header["samples"]})
+                for data, (header, rows) in found.items()}
+    return complete, len(whole)
+
+
+def pools(sizes):
+    """Rows of a table from {benchmark: N}: (title, benchmarks, weights), averages if several."""
+    rows, total = [(name, [name], [1.0]) for name in sizes], sum(sizes.values())
+    return rows if len(sizes) == 1 else rows + [
+        ("average by benchmark", list(sizes), [1 / len(sizes)] * len(sizes)),
+        ("average by problem", list(sizes), [n / total for n in sizes.values()])]
+
+
+def compare(paths_a, paths_b):
+    """Rows (dicts) of B against A in strict accuracy; several files of a side are its seeds."""
+    try:
+        files = [read_samples(path)[0] for path in [*paths_a, *paths_b]]
+    except OSError as error:
+        raise BadInput(f"--compare {error.filename}: {error.strerror}.") from None
+    scores, rows = {}, []
+    for name in [name for name in files[0] if all(name in file for file in files)]:
+        ids = [i for i in files[0][name][1] if all(i in file[name][1] for file in files)]
+        for k in ("problems", "data_sha256", "samples", "temperature", "top_p", "top_k",
+                  "max_new_tokens", "thinking", "code_sha256"):
+            if len({file[name][0].get(k) for file in files}) > 1:
+                print(f"note: {name}: {k} is {[file[name][0].get(k) for file in files]}")
+        if len(ids) > 1:
+            scores[name] = torch.tensor(
+                [[sum(r["strict"] for r in file[name][1][i]) / len(file[name][1][i]) for i in ids]
+                 for file in files]).double()                                        # (files, N)
+    if not scores:
+        raise BadInput("--compare: no benchmark has two problems that are in every file.")
+    for title, names, weights in pools({name: x.shape[1] for name, x in scores.items()}):
+        sizes = [scores[name].shape[1] for name in names]
+        x = torch.cat([scores[name] * (w * sum(sizes) / n)  # so the plain mean is the weighted one
+                       for name, w, n in zip(names, weights, sizes)], 1)             # (files, N)
+        a, b = x[:len(paths_a)], x[len(paths_a):]
+        d = b.mean(0) - a.mean(0)                                                    # (N,)
+        low, high = middle95(difference(a, b, sizes))[:, 0].tolist()
+        better, worse, p = sign_test(d)
+        rows.append(dict(
+            name=title, problems=len(d), a=a.mean().item(), b=b.mean().item(), low=low, high=high,
+            difference=d.mean().item(), better=better, worse=worse, p=p, needed=problems_needed(d),
+            verdict="B better" if low > 0 else "B worse" if high < 0 else "not distinguishable"))
+    return rows
+
+
+def print_comparison(args):
+    """Split the files of --compare into A and B and print what `compare` finds."""
+    cut = args.index("vs") if "vs" in args else 1 if len(args) == 2 else 0
+    sides = args[:cut], args[cut + ("vs" in args):]
+    if not all(sides):
+        raise BadInput("--compare: give two files, or the word vs between those of A and of B.")
+    print(f"A: {' '.join(sides[0])}\nB: {' '.join(sides[1])}\n")
+    print(f"{'benchmark':22}{'problems':>8}{'A':>7}{'B':>7}{'B - A':>8}{'95 % interval':>16}"
+          f"{'better/worse':>14}{'sign p':>8}{'needed':>8}")
+    for r in compare(*sides):
+        print(f"{r['name']:22}{r['problems']:8}{100 * r['a']:7.1f}{100 * r['b']:7.1f}"
+              f"{100 * r['difference']:+8.1f}"
+              + f"[{100 * r['low']:+.1f}, {100 * r['high']:+.1f}]".rjust(16)
+              + f"{r['better']}/{r['worse']}".rjust(14)
+              + f"{r['p']:8.3f}{r['needed']:8}  {r['verdict']}")
+    print("\nneeded: problems at which a true difference of 1 point would show 4 times in 5")
