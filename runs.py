@@ -169,8 +169,8 @@ def measure(model, tokenizer, held_out, config, when):
     """Accuracy on held-out problems, sampled at T = 1 and greedy: printed and returned (dict)."""
     if not held_out:
         return None
-    settings = dict(max_new_tokens=config.max_new_tokens, seed=config.seed,
-                    thinking=config.thinking, quiet=True)
+    settings = dict(max_new_tokens=config.max_new_tokens, seed=config.seed, quiet=True,
+                    thinking=config.thinking, batch_size=config.prompts * config.group)
     k = config.eval_samples
     sampled = evaluate.evaluate(model, tokenizer, held_out, samples=k, ks=(k,), **settings)
     greedy = evaluate.evaluate(model, tokenizer, held_out, temperature=0.0, **settings)

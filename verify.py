@@ -8,22 +8,21 @@ into its parts, and compare the values of formulas by a calculator of our own th
     python verify.py --table tests/verify_table.jsonl      # accuracy, errors, milliseconds by kind
 
 Policies: "gold ~ answer" is accepted, "gold !~ answer" is not. A test reads these lines.
-  decimals   exact, or the gold to 6 digits; a gold of 3 digits is no more exact than it says
+  decimals   exact, or the gold to 6 digits; a gold of 3 digits is no more exact than it says:
              \frac13 ~ 0.333333 ; \frac13 !~ 0.33 ; 3 !~ 3.000001 ; 33.3 ~ \frac{100}{3}
-  percent    a hundredth; the sign may only be missing where the gold has it
-             50\% ~ 0.5 ; 50\% ~ 50 ; 50 !~ 50\%
-  units      may be missing on one side, not differ; degrees count as a unit outside of sin
-             5\text{ cm} ~ 5 ; 5 ~ 5\text{ eggs} ; 5\text{ cm} !~ 5\text{ m} ; 3a !~ 3
-             \$5 ~ 5 ; 90^\circ ~ 90 ; 90^\circ !~ \frac{\pi}{2} ; \frac12 ~ \sin 30^\circ
-  lists      have no order, but all members; braces ignore how often
-             1,2 ~ 2,1 ; 1,1,2 !~ 1,2 ; \{1,2\} ~ \{2,1,2\} ; \{1,2\} ~ 1,2 ; \pm 2 ~ -2,2 ; 5 !~ 4,5
+  percent    is a hundredth; a gold's sign may be missing: 50\% ~ 0.5 ; 50\% ~ 50 ; 50 !~ 50\%
+  units      may be missing on one side, not differ; degrees are a unit too, but not inside of sin:
+             5\text{ cm} ~ 5 ; 5 ~ 5\text{ eggs} ; 5\text{ cm} !~ 5\text{ m} ; 3a !~ 3 ; \$5 ~ 5
+             90^\circ ~ 90 ; 90^\circ !~ \frac{\pi}{2} ; \frac12 ~ \sin 30^\circ
+  lists      need all members, in any order; braces ignore how often: 1,2 ~ 2,1 ; 1,1,2 !~ 1,2
+             \{1,2\} ~ \{2,1,2\} ; \{1,2\} ~ 1,2 ; \pm 2 ~ -2,2 ; 5 !~ 4,5
   tuples     have an order and their brackets: (1,2) !~ (2,1) ; (1,2) !~ \{1,2\} ; (1,2) !~ [1,2]
-  intervals  and set-builders and solved inequalities are sets of real numbers
+  intervals  and set-builders and solved inequalities are sets of real numbers:
              x<3 ~ (-\infty,3) ; [1,2] ~ 1\le x\le 2 ; [0,1) !~ [0,1] ; (-\infty,3) !~ 2x<6
   names      before "=" may be missing, not differ: 5 ~ x=5 ; x=5 ~ 5 ; x=5 !~ y=5 ; 1 !~ x+z=1
   equations  are equal up to a factor: 2x+4y=6 ~ y=\frac{3-x}{2} ; y=2x !~ y=3x ; 5 !~ 6=5
   values     need no simplest form, but to be found: \frac12 ~ \frac24 ; 55 !~ \sum_{k=1}^{10} k
-  bases      may be missing; log without base is no log_{10}: 101_2 ~ 101 ; 101_2 !~ 5 ; 2 !~ \log 100
+  bases      may be missing, log without one is itself: 101_2 ~ 101 ; 101_2 !~ 5 ; 2 !~ \log 100
   words      and choices ignore case: \text{Yes} ~ yes ; x !~ X ; B ~ (b) ; C ~ (C) 42 ; C !~ C, D
   formulas   agree at points of both signs: x+1 ~ \frac{x^2-1}{x-1} ; |x| ~ \sqrt{x^2} ; x !~ |x|
 The last complete box outside of <think> counts; an unclosed box or think block is no answer.
@@ -35,11 +34,11 @@ from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate
 
-MAX_CHARS, MAX_DEPTH, MAX_BITS = 3000, 60, 60_000   # of an answer, its nesting, and any number in it
-CHEAP, FUEL = 3_000, 60_000                        # calculator steps in the caller's process; at most
+MAX_CHARS, MAX_DEPTH, MAX_BITS = 3000, 60, 60_000  # of an answer, of its nesting, of its numbers
+CHEAP, FUEL = 3_000, 60_000  # steps of the calculator: in the caller's process, and at most
 
 class Refused(ValueError):
-    """Not an answer that we can read within the limits: the verdict is False, the reason is told."""
+    """No answer that we can read within the limits: the verdict is False, the reason is told."""
 
 class OutOfFuel(BaseException):
     """The comparison has spent its steps."""
@@ -82,8 +81,7 @@ def decide(answer, gold, fuel=FUEL):
     except Exception as error:                         # a grader that raises drops the sample
         return False, f"refused: {error}" if isinstance(error, Refused) else f"refused: {error!r}"
 
-def refuse(reason):
-    raise Refused(reason)
+def refuse(reason): raise Refused(reason)
 
 # ---- find the answer
 
@@ -91,16 +89,14 @@ BRACE = re.compile(r"\\boxed\{|\\.|[{}]", re.S)
 LOOSE_BOX = re.compile(r"\\(?:boxed|fbox)\s*(?:\{|(-?[0-9][0-9.,/]*))")
 MARK = re.compile(
     r"####|<answer>|final answer[ *#:_]*\n|\b(?:answers?|option|choice)\b[^\n.;:=$\\]{0,40}?"
-    r"(?:\b(?:is|are|be)\b|[:=])[\s*:]*(?:(?:therefore|thus|simply|then|equal to)\b\s*:?\s*)*", re.I)
+    r"(?:\b(?:is|are|be)\b|[:=])[\s*:]*(?:(?:therefore|thus|then|equal to)\b\s*:?\s*)*", re.I)
 END = re.compile(r"\.?\n|[.!?](?=[$*)]*(?:\s|$))|</|,\s+(?!and\b|or\b)(?=[a-z]{3})"
                  r"|\s(?:because|since|so|which|where|as|but|hence|therefore)\b")
 
 def boxed_spans(text):
     """Character spans (start, end) of every complete \\boxed{...}, marker and last brace included.
-
-    The only box finder of the project: the reward takes the last span, saliency the same one. One
-    pass with a stack: an unclosed box hides no box in it, an outer box replaces those in it.
-    """
+    The only box finder of the project, for reward and saliency: one pass with a stack of braces; an
+    unclosed box hides no box inside of it, an outer box replaces those inside of it."""
     spans, stack = [], []
     for match in BRACE.finditer(text) if "\\boxed{" in text else ():
         if match[0] in ("{", "\\boxed{"):
@@ -108,8 +104,7 @@ def boxed_spans(text):
         elif match[0] == "}" and stack:
             start = stack.pop()
             if start is not None:
-                while spans and spans[-1][0] > start:
-                    spans.pop()
+                while spans and spans[-1][0] > start: spans.pop()
                 spans.append((start, match.end()))
     return spans
 
@@ -144,14 +139,14 @@ def extract(text, strict=False):
 
 PLAIN = re.compile(r"[-+]?(?:[0-9]{1,400}(?:\.[0-9]{1,400})?|\.[0-9]{1,400})")
 SIGNS = {pair[0]: pair[2:] + " " * (pair[2] == "\\") for pair in r"""
-    −=- –=- —=- ‐=- ‑=- ·=\cdot ⋅=\cdot •=\cdot ×=\times ∗=* ÷=/ ∕=/ ⁄=/ °=^\circ º=^\circ ∘=^\circ ′='
-    ’=' ≤=\le ≥=\ge ⩽=\le ⩾=\ge ≠=\ne ≈=\approx ≡== ∈=\in ∪=\cup ∩=\cap ∅=\O ∖=\setminus ∞=\infty
-    ±=\pm ∓=\mp √=\sqrt ⋯=... ⟨=\langle ⟩=\rangle ⌊=\lfloor ⌋=\rfloor ⌈=\lceil ⌉=\rceil ∣=| ℝ=\setR
-    ℤ=\setZ ∑=\sum ∏=\prod ∫=\int ∠=\angle ¬=\lnot""".split()}
+    −=- –=- —=- ‐=- ‑=- ·=\cdot ⋅=\cdot •=\cdot ×=\times ∗=* ÷=/ ∕=/ ⁄=/ °=^\circ º=^\circ ∘=^\circ
+    ′=' ’=' ≤=\le ≥=\ge ⩽=\le ⩾=\ge ≠=\ne ≈=\approx ≡== ∈=\in ∪=\cup ∩=\cap ∅=\O ∖=\setminus
+    ∞=\infty ±=\pm ∓=\mp √=\sqrt ⋯=... ⟨=\langle ⟩=\rangle ⌊=\lfloor ⌋=\rfloor ⌈=\lceil ⌉=\rceil
+    ∣=| ℝ=\setR ℤ=\setZ ∑=\sum ∏=\prod ∫=\int ∠=\angle ¬=\lnot""".split()}
 ALIAS = {name: names.split()[0].strip("_") for names in r"""\frac dfrac tfrac cfrac;\binom dbinom
-    tbinom;\le leq leqslant;\ge geq geqslant;\ne neq;< lt;> gt;... ldots cdots dots vdots;/ div;= equiv
-    ;\{\} emptyset varnothing O;| lvert rvert lVert rVert vert Vert mid;\setminus backslash;* ast
-    ;\{ lbrace;\} rbrace;° degree;\mod bmod pmod;\epsilon varepsilon;\phi varphi;\overline bar
+    tbinom;\le leq leqslant;\ge geq geqslant;\ne neq;< lt;> gt;... ldots cdots dots vdots;/ div
+    ;= equiv;\{\} emptyset varnothing O;| lvert rvert lVert rVert vert Vert mid;\setminus backslash
+    ;* ast;\{ lbrace;\} rbrace;° degree;\mod bmod pmod;\epsilon varepsilon;\phi varphi;\overline bar
     ;\vec overrightarrow;\approx simeq sim;: colon;\cup bigcup;\cap bigcap;\arsinh arcsinh;i imath
     ;\arcosh arccosh;\artanh arctanh;\tan tg;\cot ctg;"or lor vee;"and land;\theta vartheta;\setR R
     ;_ left right middle quad qquad displaystyle textstyle limits nolimits hline fbox boxed bf rm it
@@ -159,18 +154,20 @@ ALIAS = {name: names.split()[0].strip("_") for names in r"""\frac dfrac tfrac cf
     biggr Biggl Biggr space large""".split(";") for name in names.split()[1:]}
 REWRITES = [(re.compile(pattern), new) for pattern, new in (
     (r"(?<=[0-9])(?:\{,\}|,?\s*(?:\\!\s*)+,?|(?:\\[,;: ])+)\s*(?=[0-9]{3}(?![0-9]))", ""),  # 1{,}000
-    (r"(?<![0-9.,/^_{])([0-9]{1,3}) (?=[0-9]{3}(?![0-9/.{]))", r"\1"),                       # 1 000
+    (r"(?<![0-9.,/^_{])([0-9]{1,3}) (?=[0-9]{3}(?![0-9/.{]))", r"\1"),                     # 1 000
     (r"\\\$", r"\\dollar "), (r"\\(?:left|right)\s*\.|(?<!\\)\\[][(),;:!> ]|[~$`\x22]", " "),
-    (r"(\\[dtc]?(?:frac|binom))\s*([0-9])(?=[0-9])", r"\1 \2 "), (r"\\\\\s*(?=\\end)", ""),  # \frac12
-    (r"(\\[dtc]?(?:frac|binom)\s*[0-9]\s+[0-9])(?=[0-9])", r"\1 "), (r"\*\*", "^"),
+    (r"(\\[dtc]?(?:frac|binom))\s*([0-9])\s*([0-9])", r"\1{\2}{\3}"), (r"\*\*", "^"),       # \frac12
+    (r"(\\[dtc]?(?:frac|binom))\s*([0-9])(?=\s*[{\\a-z])", r"\1{\2}"), (r"\\\\\s*(?=\\end)", ""),
+    (r"(?<![A-Za-z0-9.^_{}])([0-9]+)\s*(\\[dtc]?frac\s*\{[0-9]+\}\s*\{?[0-9]+\}?)", r"{\1+\2}"),
+    (r"(?<![A-Za-z0-9.^_])([0-9]+) +([0-9]+)/([0-9]+)", r"{\1+\\frac{\2}{\3}}"),            # 1 1/2
     (r"\^\s*(?:\\circ|\{\s*\\circ\s*\}|\{?\\text\s*\{o\}\}?)", "° "), (r"\\([|%])", r"\1"),
     (r"\\mathbb\s*\{?\s*([A-Z])\s*\}?", r"\\set\1 "), (r"-\s*\\\{", r"\\setminus \\{"),
-    (r"\\text\s*\{\s*(?:if|for|when)\s*\}|\\[hv]space\*?\{[^{}]*\}|(?<=n\{array\})\{[^{}]*\}", " "),
+    (r"\\text\s*\{\s*(?:if|for)\s*\}|\\[hv]space\*?\{[^{}]*\}|(?<=n\{array\})\{[^{}]*\}", " "),
     (r"\\text\s*\{\s*all reals?(?: numbers)?\s*\}", r"\\setR "), (r"([(,[])\s*\+", r"\1"),
     (r"\\(?:hat|vec)\s*\{?\s*\\?([ijk])(?:math)?(?![A-Za-z])\s*\}?", r"\1"),
     (r"\^\s*\{?\s*\\prime\s*\}?", "'"), (r"(?:\\text\s*)?\{?\binfinity\b\}?", r"\\infty "),
     (r"(?<![0-9])\.(?=[0-9\\])", "0."), ("<=", r"\\le "), (">=", r"\\ge "), ("!=", r"\\ne "))]
-REPEATING = re.compile(                            # 0.1\overline{6}, 0.\bar3, 0.\dot6, 0.(3), 0.333...
+REPEATING = re.compile(              # 0.1\overline{6}, 0.\bar3, 0.\dot6, 0.(3), 0.333...
     r"([0-9]+)\.([0-9]{0,20}?)(?:\\(?:overline|bar|dot)\s*(?:\{([0-9]+)\}|([0-9]))|\(([0-9]+)\)$"
     r"|([0-9]{1,9}?)\6\6+(?:\.\.\.|\\[lc]?dots))")
 TEXT = re.compile(r"\\(?:text(?:bf|it|rm|sf|tt|normal|up)?|mbox|hbox|mathrm|operatorname\*?)\s*"
@@ -179,18 +176,17 @@ RUN = re.compile(r"\\(?:begin|end)\s*\{\w*\*?\}|\\([A-Za-z]+)|\\.|\x22\w+"
                  r"|((?:[A-Za-z]\.){2,}|[A-Za-z]{2,})")
 GROUPED = re.compile(r"\\\{.*?\\\}|\([^()]*\)|\[[^][]*\]"
                      r"|(?<![0-9.,])([0-9]{1,3}(?:,[0-9]{3})+)(?![0-9,])", re.S)
-QUALIFIER = re.compile(                                               # ", k in Z", "for any integer n"
-    r"(?:[,;(\s]|\x22(?:where|for|with|any|all|every)\b|\\forall)+(?:([a-z])"
-    r"\s*(?:\\in\s*\\setZ|(?:\x22is\s*)?\x22integer)|\x22integers?\s*([a-z]))[\s)]*$")
-TOKEN = re.compile(r"[0-9]+(?:\.(?!\.)[0-9]*)?(?:[eE][-+]?[0-9]+)?|\\(?:begin|end)\s*\{\w*\*?\}"
-                   r"|\\[A-Za-z]+|\\.|\x22\w+|\.\.\.|\S", re.S | re.A)
+TOKEN = re.compile(
+    r"(?:[0-9]+(?:\.(?!\.)[0-9]*)?(?:[eE][-+]?[0-9]+)?|\\(?:begin|end)\s*\{\w*\*?\}|\\[A-Za-z]+|\\."
+    r"|\x22\w+|[A-Za-z])(?:(?<!\\log)\s*(?:'|_\s*(?:\w+|\\[a-z]+|\{(?:[^{}]|\{[^{}]*\})*\})))*|\.\.\.|\S",
+    re.S | re.A)
 CHOICE = re.compile(r"(?:\x22(?:option|choice|answer))?(?P<letter>\(\x22?[a-j]\)|(?-i:[A-J])[).:]|"
                     r"(?-i:[A-J])$|\x22[a-j]$)(?P<rest>(?![(,&]|\x22and|\x22or).*)", re.I | re.S)
 FUNCTIONS = set("""sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh cosh tanh
     coth sech csch arsinh arcosh artanh ln log lg exp sqrt cis""".split())
-UNITS = {name: names.split()[0] for names in """cm centimeter|m meter|mm millimeter|km kilometer|in inche
-    inch|ft foot feet|yd yard|mi mile|kg kilogram|g gram|mg milligram|s sec second|lb lbs pound|oz ounce
-    |min minute|h hr hour|L liter|mL ml|mph|$ dollar USD|° degree|rad radian|N newton|J joule|W watt
+UNITS = {name: names.split()[0] for names in """cm centimeter|m meter|mm millimeter|km kilometer|yd
+    yard|in inch inche|ft foot feet|mi mile|kg kilogram|g gram|mg milligram|s sec second|lb lbs pound
+    |oz ounce|min minute|h hr hour|L liter|mL ml|mph|$ dollar USD|° degree|rad radian|N newton|W watt
     |V volt|Pa|K|C|F|am|pm|people person|% percent|/ per""".split("|") for name in names.split()}
 WORDS = set("yes no odd or and all red not is to none true false if one two six ten are".split())
 
@@ -199,30 +195,28 @@ def tokens(text, grouping=True):
     """The tokens of an answer. grouping: 1,234 outside of brackets is one number."""
     if len(text) > MAX_CHARS: raise Refused("too long")
     if not text.isascii() or not text.isprintable():
-        text = re.sub(r"[^ -~]", lambda m: spelled(m[0]), text).replace("}^{", "").replace("}_{", "")
+        text = re.sub("[^ -~]", spelled, text).replace("}^{", "").replace("}_{", "")
     for pattern, new in REWRITES:
         text = pattern.sub(new, text)
     text = RUN.sub(run, TEXT.sub(prose, REPEATING.sub(repeating, text.replace("}\\dot{", ""))))
     text = re.sub(r"\|((?:(?!\\[{}lgn])[^|<>=,])+)\|", r"\\abs{\1}", text)
     if grouping and "," in text:
         text = GROUPED.sub(lambda m: m[1].replace(",", "") if m[1] else m[0], text)
-    index = QUALIFIER.search(text)
-    if index and index.start():               # of "..., n in Z" the condition goes, n is called k
-        name = rf"(?<![\\A-Za-z\x22]){index[1] or index[2]}(?![A-Za-z])"
-        text = re.sub(name, "k", text[:index.start()])
-    toks = TOKEN.findall(re.sub(r"^[*=:+\s]+|(?:[*,;:\s]|\\\\|(?<!\.)\.)+$", "", text))
+    text = re.sub(r"^[*=:+\s]+|(?:[*,;:\s]|\\\\|(?<!\.)\.)+$", "", text)
+    toks = [re.sub(r"[{}\s]", "", tok) if "_" in tok else tok for tok in TOKEN.findall(text)]
     depths = accumulate(((tok in OPENERS) - (tok in CLOSERS) for tok in toks), initial=0)
     return tuple(toks) if max(depths) <= MAX_DEPTH else refuse("nested too deeply")
 
-def spelled(char):
+def spelled(match):
     """A character beyond ASCII in LaTeX: by our table, else by Unicode's own description of it."""
-    kind, plain = unicodedata.decomposition(char)[:4], unicodedata.normalize("NFKC", char)
+    char, plain = match[0], unicodedata.normalize("NFKC", match[0])
+    kind = unicodedata.decomposition(char)[:4]
     if char in SIGNS: return SIGNS[char]
     if "\u2044" in plain[1:-1]: return r"\frac{%s}{%s}" % tuple(plain.split("\u2044"))
-    if kind in ("<sup", "<sub"): return "^_"[kind == "<sub"] + "{" + plain.replace("\u2212", "-") + "}"
+    if kind in ("<sup", "<sub"): return "^_"[kind == "<sub"] + "{%s}" % plain.replace("\u2212", "-")
     greek = re.match(r"GREEK (SMALL|CAPITAL) LETTER (\w+)$", unicodedata.name(plain[:1], ""))
     if not greek: return {"Cf": "", "Cc": " ", "Zs": " "}.get(unicodedata.category(char), plain)
-    name = greek[2].replace("LAMDA", "LAMBDA").title()
+    name = greek[2].title().replace("Lamda", "Lambda")
     return f"\\{name.lower() if greek[1] == 'SMALL' else name} "
 
 def repeating(match):
@@ -243,10 +237,9 @@ def run(match):
     glued, name = match.string[:match.start()][-1:] in DIGITS, letters.replace(".", "")
     low, one = name.lower(), name.lower().removesuffix("s")
     if name in FUNCTIONS or name in ("pi", "theta", "alpha", "beta"): return f"\\{name} "
-    if name in UNITS or low in WORDS and not name.isupper() or not glued and (one in UNITS or (
-            low[3:] and name[1:].islower() and set("aeiouy") & set(low) and list(low) != sorted(low))):
-        return f' "{name} '                       # east is a word, abcd is a product
-    return letters
+    word = low[3:] and name[1:].islower() and set("aeiouy") & set(low) and [*low] != sorted(low)
+    known = name in UNITS or low in WORDS and not name.isupper()  # east is a word, abcd a product
+    return f' "{name} ' if known or not glued and (one in UNITS or word) else letters
 
 # ---- structure: lists, names, units, brackets, sets of real numbers, by splitting the tokens
 
@@ -257,16 +250,16 @@ HOLDS = dict(zip((*FLIPPED, "\\ne"), map(vars(operator).get, ("lt", "le", "gt", 
 RELATIONS, REAL = {"=", "\\approx", "\\in", *HOLDS}, {"\\infty", "\\setR", *HOLDS, *SETS}
 OPENERS = {"(", "[", "{", "\\{", "\\langle", "\\lfloor", "\\lceil"}
 CLOSERS = {")", "]", "}", "\\}", "\\rangle", "\\rfloor", "\\rceil"}
-NAME = re.compile(                   # what may stand before "=": x, a_1, f(x), AB, |AB|, NO/BO, Area
-    r"(?!(?:e|i|\\pi)$)(?:\\\w+ (?:\{ )?)?(?:[A-Za-z]|\x22\w+|\\\w+)(?: ')*(?: _ (?:\{[^{}]*\}|\S+))?"
-    r"(?: \})?(?: \( [^+]* \))?|(?:\\\w+ (?:\{ )?)?[A-Z]( [A-Z])+(?: \})?|\( [A-Za-z]( , [A-Za-z])+ \)"
-    r"|\\frac( \{ [A-Zd][ A-Za-z]* \}){2}|\w( _ (\w|\{ \w \}))?( : \w( _ (\w|\{ \w \}))?)+")
+NAME = re.compile(         # what may stand before "=": x, a_1, f(x), AB, |AB|, NO/BO, (x, y), Area
+    r"(?!(e|i|\\pi)$)(\\\w+ (\{ )?)?([A-Za-z]|\\|\x22)[^ (),;]*( \})?( \( [^+]* \))?"
+    r"|(\\\w+ (\{ )?)?[A-Z]( [A-Z])+( \})?|\( \S+( , \S+)+ \)|[A-Za-z]\S*( : [A-Za-z]\S*)+"
+    r"|\\frac( \{ [A-Zd][ A-Za-z]* \}){2}")
 UNIT = re.compile(r"(.+?) ((?:\x22(?:\w\w+|[mgshLlNJWVAKCFT])|%|°)"
                   r"(?: (?:\x22\w+|/|\\cdot|\^ (?:\{ )?-?[0-9](?: \})?))*)")
 NOT_UNITS = set("""is are was be not no none to wrong false if when then than least most more less
     times half minus plus negative positive only about between from until above below under over nor
-    but incorrect where with for all any every because would should could cannot undefined except
-    without at true yes correct never neither either dozen hundred thousand million billion""".split())
+    but incorrect where with for all any every because would should could cannot undefined except or
+    without at true yes correct never neither dozen hundred thousand million billion""".split())
 
 def split(toks, separators):
     """The parts of the tokens between separators outside of brackets, and these separators."""
@@ -286,25 +279,25 @@ def bracket(toks):
 
 def members(toks):
     """The members of a bare list, both readings of +-; brackets around a single thing go."""
-    while bracket(toks)[0] in ("{}", "()") and toks[0] != "\\{" and not split(toks[1:-1], SEPARATORS)[1]:
+    while bracket(toks)[0] in ("{}", "()") != toks[0] != "\\{" and not split(toks[1:-1], SEPARATORS)[1]:
         toks = toks[1:-1]
-    plus, minus = {"\\pm": "+", "\\mp": "-"}, {"\\pm": "-", "\\mp": "+"}
-    return [tuple(reading.get(tok, tok) for tok in part) for part in split(toks, SEPARATORS)[0] if part
-            for reading in ((plus, minus) if {*plus} & {*part} and part[0] != "\\{" else ({},))]
+    signs = [{"\\pm": "+", "\\mp": "-"}, {"\\pm": "-", "\\mp": "+"}]
+    return [tuple(sign.get(tok, tok) for tok in part) for part in split(toks, SEPARATORS)[0] if part
+            for sign in (signs if {*signs[0]} & {*part} and part[0] != "\\{" else [{}])]
 
 def unit(toks):
-    """(value, unit) of 5 "cm, 5 "centimeters, 45 °, 5 %, \\dollar 5; the unit is "" if there is none."""
+    """(value, unit) of 5 "cm, 5 "centimeters, 45 °, 5 %, \\dollar 5; the unit "" if there is none."""
     match = UNIT.fullmatch(" ".join(toks))
     words = [word.strip('"') for word in match[2].split() if word not in "{}"] if match else ()
-    if not match or NOT_UNITS & {word.lower() for word in words} or (
+    if not match or '"' in match[1] or NOT_UNITS & {word.lower() for word in words} or (
             "°" in words and any(tok[1:] in FUNCTIONS for tok in toks)):
         return (toks[1:], "$") if toks[:1] == ("\\dollar",) else (toks, "")
-    words = (word if word in UNITS else word.lower().removesuffix("s") for word in words)
-    name = "".join(UNITS.get(word, word) for word in words)
-    return tuple(match[1].split()), re.sub(r"square(\w+)", r"\1^2", re.sub(r"cubic(\w+)", r"\1^3", name))
+    words = [word if word in UNITS else word.lower().removesuffix("s") for word in words]
+    name = re.sub(r"(?:square|(cubic))(\w+)", lambda m: m[2] + ("^3" if m[1] else "^2"),
+                  "".join(UNITS.get(word, word) for word in words))
+    return tuple(match[1].split()), name
 
-def norm(x):
-    return max(map(abs, x)) if hasattr(x, "rows") else abs(x)
+def norm(x): return max(map(abs, x)) if hasattr(x, "rows") else abs(x)
 
 def probes(ends):
     ends = sorted({end for end in ends if abs(end) != math.inf} | {0})
@@ -325,7 +318,8 @@ class Compare:
             return all(any(self.same(p, q) for q in y) for p in x) and all(
                 any(self.same(p, q) for p in x) for q in y)
         x, y = members(a), members(g)
-        if len(x) != 1 or len(y) != 1: return self.match(x, y) or bool(real) and self.same_reals(a, g)
+        if (len(x), len(y)) != (1, 1):
+            return self.match(x, y) or bool(real) and self.same_reals(a, g)
         a, g = x[0], y[0]
         if self.proportional(a, g): return True
         (a_name, a), (g_name, g) = self.named(a), self.named(g)
@@ -339,8 +333,7 @@ class Compare:
             if "%" not in (a_unit, g_unit) or alike and g_unit == "%": return alike
         ordered = self.in_order(a, g)
         if ordered is not None: return ordered
-        if g[1:2] == ("_",) and g[0].isdigit():                             # 101_2 and 101_{2}
-            return a == g[:1] or [t for t in a if t not in "{}"] == [t for t in g if t not in "{}"]
+        if "_" in g[0] and g[0][0] in DIGITS: return a == (g[0].partition("_")[0],)
         if any(tok[0] == '"' and tok[2:] for tok in a + g):
             a, g = ([tok.lower().strip('"') for tok in t if tok not in ".-'"] for t in (a, g))
             return a == g
@@ -363,29 +356,30 @@ class Compare:
                 return x[0] == y[0] and len(one) == len(two) and all(map(self.same, one, two))
 
     def named(self, toks):
-        """(name, value) of x = 5, x = 2 + 3 = 5, x in S; (None, 5) of 2 + 3 = 5; 6 = 5 is refused."""
+        """(name, value) of x = 5, x = 2 + 3 = 5, x in S; (None, 5) of 2 + 3 = 5; never of 6 = 5."""
         parts, ops = split(toks, RELATIONS)
         if not ops or ops != ["\\in"] and set(ops) - {"=", "\\approx"}: return None, toks
         is_name = [bool(NAME.fullmatch(" ".join(part))) for part in parts]
         if is_name == [False, True]: parts, is_name = parts[::-1], [True, False]
         first = next((k for k, name in enumerate(is_name[:-1]) if not name), len(parts) - 1)
-        stated = [part for k, part in enumerate(parts[first:]) if "\\approx" not in ops[first:first + k]]
+        last = next((k for k, op in enumerate(ops) if k >= first and op == "\\approx"), len(ops))
+        stated = parts[first:last + 1]
         constant = [part for part in stated if not any(map(NAME.fullmatch, part))]
         if not first and constant != stated: return None, toks
-        if not all(self.same(part, constant[0]) for part in constant[1:]): raise Refused("false equation")
+        if not all(self.same(part, constant[0]) for part in constant[1:]): raise Refused("not equal")
         return (parts[0] if first else None), stated[-1]
 
     def proportional(self, a, g):
-        """Are these equations or inequalities the same up to a constant factor: 2x < 6 and x < 3?"""
-        (a, x), (g, y), ratios = split(a, RELATIONS), split(g, RELATIONS), []
-        if len(x) != 1 or len(y) != 1 or y[0] not in (x[0], FLIPPED.get(x[0])) or x == ["\\in"]: return False
+        """Are two equations or inequalities the same up to a constant factor: 2x < 6 and x < 3?"""
+        (a, (x, *many)), (g, (y, *more)) = ((p, ops or [""]) for p, ops in (split(a, RELATIONS), split(g, RELATIONS)))
+        if many or more or x in ("", "\\in") or y not in (x, FLIPPED.get(x)): return False
+        a, g = (left + ("-", "(") + right + (")",) for left, right in (a, g))
+        ratios = []
         for point in range(6):
-            try:
-                p, q = (self.value(left + ("-", "(") + right + (")",), point) for left, right in (a, g))
-                ratios.append(p / q)
+            try: ratios.append(self.value(a, point) / self.value(g, point))
             except Exception: continue
         sign = ratios[0].real * (1 if x == y else -1) if len(ratios) > 2 else 0
-        return sign != 0 and (sign > 0 or x[0] not in FLIPPED) and all(
+        return sign != 0 and (sign > 0 or x not in FLIPPED) and all(
             abs(ratio - ratios[0]) <= abs(ratio) * 1e-35 for ratio in ratios)
 
     def same_reals(self, a, g):
@@ -402,8 +396,8 @@ class Compare:
             (names, ends, left), op = self.reals(toks[:-1 - len(parts[-1])]), found[-1]
             more, more_ends, right = self.reals(parts[-1])
             names, ends = names | more, ends | more_ends
-            if op in ("\\cup", '"or') or op in ",;" and not any(left(x) and right(x) for x in probes(ends)):
-                return names, ends, lambda x: left(x) or right(x)
+            apart = op in ",;" and not any(left(x) and right(x) for x in probes(ends))
+            if apart or op in ("\\cup", '"or'): return names, ends, lambda x: left(x) or right(x)
             return names, ends, lambda x: left(x) and right(x) == (op != "\\setminus")
         parts, ops = split(toks, RELATIONS)
         if ops:
@@ -421,14 +415,14 @@ class Compare:
         if toks == ("\\setR",): return set(), set(), lambda x: True
         if kind in ("{}", ""):
             points = {self.place(member) for member in members(inside)} - {math.inf, -math.inf}
-            return set(), points, points.__contains__ if points or not inside else refuse("not a set")
+            return set(), points, points.__contains__ if points or not inside else refuse("no set")
         low, high = map(self.place, split(inside, SEPARATORS)[0])
         return set(), {low, high}, lambda x: (
             low < x < high or x == low and kind[0] == "[" or x == high and kind[1] == "]")
 
     def place(self, toks):
         """A real number in units of 2^-140, as an integer, so that equal end points are equal."""
-        if toks[-1:] == ("\\infty",) and len(toks) < 3: return -math.inf if toks[0] == "-" else math.inf
+        if toks in (("\\infty",), ("-", "\\infty")): return math.inf if len(toks) == 1 else -math.inf
         self.letters, x = False, self.value(toks)
         if self.letters or x.imag: raise Refused("not a number, or an inequality to be solved")
         return int(self.mp.nint(x.real * 2 ** 140))
@@ -467,14 +461,12 @@ class Compare:
     # ---- a calculator by precedence climbing; its depth, its steps and its numbers are bounded
 
     def value(self, toks, point=0, bits=200):
-        self.toks, self.at, self.next, self.depth = [*toks, "", ""], 0, [*toks, ""][0], 0
-        self.mp, self.point, self.trig = context(), point, False
-        self.mp.prec = bits
+        self.toks, self.at, self.next, self.trig = [*toks, "", ""], 0, [*toks, ""][0], False
+        self.mp, self.point, self.mp.prec = context(), point, bits
         x = self.expression(0)
         return x if not self.next else refuse(f"cannot read on at {self.next}")
 
     def take(self, *wanted):
-        """The next token, of the wanted ones if some are named, or ""."""
         tok = self.next if not wanted or self.next in wanted else ""
         self.at += bool(tok)
         self.next = self.toks[self.at]
@@ -482,8 +474,7 @@ class Compare:
 
     def expression(self, floor, argument=False):
         """All that binds more tightly than floor. argument: what follows sin without brackets."""
-        self.depth, self.fuel = self.depth + 1, self.fuel - 1
-        if self.depth > MAX_DEPTH: raise Refused("nested too deeply")
+        self.fuel -= 1
         if self.fuel < 0: raise OutOfFuel
         x = self.prefix(floor)
         while True:
@@ -491,71 +482,60 @@ class Compare:
             level = 0 if tok[:5] == "\\end{" else LEVEL.get(tok, 7)
             if argument and level and tok not in LEVEL:
                 level = 0 if tok == "(" or tok[0] == '"' or tok[1:] in FUNCTIONS else 8
-            if level <= floor: break
-            if tok not in LEVEL: x = self.beside(x, tok)
+            if level <= floor:
+                if not hasattr(x, "rows") and x: self.size = max(self.size, abs(self.mp.mag(x)))
+                return x if self.size <= MAX_BITS else refuse("too large a number")
+            if tok not in LEVEL:
+                if tok[0] in DIGITS and self.toks[self.at - 1][-1] in DIGITS: raise Refused("1 2")
+                x = x * self.expression(8)
             elif self.take("+", "-"):
                 y = self.expression(6) * (1 if tok == "+" else -1)
                 self.peak, x = max(self.peak, norm(x), norm(y)), x + y
-            elif self.take("\\cdot", "\\times", "*"): x = self.sized(x * self.expression(7))
-            elif self.take("/", "\\over"): x = self.sized(x / self.expression(level))
+            elif self.take("\\cdot", "\\times", "*"): x = x * self.expression(7)
+            elif self.take("/", "\\over"): x = x / self.expression(level)
             elif self.take("%"): x = x / 100
             elif self.take("°"): x = x * self.mp.pi / 180 if self.trig else x
             elif self.take("!"):
                 if abs(x) * self.mp.mag(x) > MAX_BITS: raise Refused("too large a factorial")
-                x = self.sized((self.mp.fac2 if self.take("!") else self.mp.factorial)(x))
+                x = (self.mp.fac2 if self.take("!") else self.mp.factorial)(x)
             elif self.take("^"):
-                x = x.T if hasattr(x, "rows") and self.take("T") else self.power(x, self.expression(8.5))
-        self.depth -= 1
-        return x
+                turned = hasattr(x, "rows") and self.take("T")
+                x = x.T if turned else self.power(x, self.expression(8.5))
 
     def prefix(self, floor):
         tok, mp = self.take(), self.mp
         name = tok.lstrip('"\\')
-        if tok == "+" or tok == "-": return self.expression(max(floor, 6)) * (1 if tok == "+" else -1)
+        if tok in ("+", "-"): return self.expression(max(floor, 6)) * (1 if tok == "+" else -1)
         if tok and tok[0] in DIGITS:
             if len(tok.lower().partition("e")[2]) > 5: raise Refused("too large a number")
             self.size = max(self.size, 4 * len(tok))
-            return self.sized(mp.mpf(tok))
+            return mp.mpf(tok)
         if tok in OPENERS and tok not in ("\\{", "\\langle"):
             x = self.expression(0)
             self.take(*{"{": "}"}.get(tok, CLOSERS)) or refuse(f"{tok} is not closed")
             if tok in ("(", "[", "{"): return x
-            if mp.im(x) or abs(x) > 1e40: raise Refused("no integer part")
-            near = mp.nint(mp.re(x))
-            return near if abs(x - near) < 1e-30 else mp.floor(x) if name == "lfloor" else mp.ceil(x)
+            near, rounding = mp.nint(mp.re(x)), mp.floor if name == "lfloor" else mp.ceil
+            return near if abs(x - near) < 1e-30 else rounding(x)
         if tok[:6] == "\\begin": return self.matrix(tok)
         if name in ("frac", "binom"):
             x, y = self.expression(9), self.expression(9)
             if name == "binom" and max(abs(x), abs(y)) > 1e7: raise Refused("too large a binomial")
-            return self.sized(x / y if name == "frac" else mp.binomial(x, y))
+            return x / y if name == "frac" else mp.binomial(x, y)
         if name == "sqrt":
             index = self.prefix(9) if self.next == "[" else 2
             return self.power(self.expression(9), mp.mpf(1) / index)
         if name == "abs": return abs(self.expression(9))
         if tok[:1] == "\\" and name in FUNCTIONS: return self.function(name)
-        if tok in LEVEL or tok != "..." and not name.isalpha() or tok[0] == '"' and name[1:]:
+        if not re.match(r"(\\?[A-Za-z]|\.\.\.|\x22\w($|_))", tok) or tok in LEVEL:
             raise Refused(f"cannot read {tok or 'the end'}")
-        start = self.at
-        while self.next in ("'", "_"):
-            depth = self.take() == "_" and (self.take() or refuse("no subscript")) == "{"
-            while depth: depth += {"{": 1, "}": -1}.get(self.take() or refuse("{ is not closed"), 0)
-        return self.letter(tok.lstrip('"') + "".join(t for t in self.toks[start:self.at] if t not in "{}"))
+        return self.letter(tok.lstrip('"'))
 
     def letter(self, name):
-        """A letter's value at this point: fixed, no integer; sign and size change with the point."""
+        """A letter at this point: no integer; its sign and size change from point to point."""
         mp, seed = self.mp, zlib.crc32(name.encode("utf-8", "replace"))
         if name in CONSTANTS: return {"e": mp.e + 0, "i": mp.mpc(0, 1)}.get(name, mp.pi + 0)
         self.letters, sign = True, -1 if bin(self.point & (seed % 7 + 1)).count("1") % 2 else 1
         return sign * SCALES[self.point] * (505 + (seed >> 3 * self.point) % 500) / mp.mpf(1009)
-
-    def beside(self, x, tok):
-        """Two things side by side: a product, or the mixed numbers 2 3/4 and 2\\frac34."""
-        whole = self.toks[self.at - 1].isdigit()
-        mixed = whole and MIXED.match(" ".join(self.toks[self.at:self.at + 8]))
-        if whole and tok[0] in DIGITS and not mixed: raise Refused("two numbers side by side")
-        if not mixed: return self.sized(x * self.expression(8))
-        y = self.expression(8) / (self.expression(8) if self.take("/") else 1)
-        return x + y if 0 < y < 1 else x * y
 
     def function(self, name):
         """sin(x) y, sin^2 x, log_2 8, tan^{-1} x, sin 2x."""
@@ -570,20 +550,15 @@ class Compare:
         if abs(x) > 1e12: raise Refused("too large an argument")
         if name in ("log", "lg"): x = mp.ln(x) / mp.ln(base or self.letter("the base of log"))
         else: x = getattr(mp, re.sub("^arc?(?=[a-z]{3})", "a", name).replace("cis", "expj"))(x)
-        return self.sized(x) if power is None else self.power(x, power)
+        return x if power is None else self.power(x, power)
 
     def matrix(self, tok):
         rows = [[]]
         while not self.take("\\end" + tok[6:]):
             if self.take("\\\\"): rows.append([])
             elif not self.take("&"): rows[-1].append(self.expression(0))
-        if len(set(map(len, rows))) > 1 or not re.search("matrix|array", tok): raise Refused("no matrix")
+        if len({*map(len, rows)}) > 1 or not re.search("matrix|array", tok): raise Refused("no matrix")
         return self.mp.det(self.mp.matrix(rows)) if "vmatrix" in tok else self.mp.matrix(rows)
-
-    def sized(self, x):
-        """Remembers the size of the numbers met, for the precision that tells them apart."""
-        if not hasattr(x, "rows") and x != 0: self.size = max(self.size, abs(self.mp.mag(x)))
-        return x if self.size <= MAX_BITS else refuse("too large a number")
 
     def power(self, x, e):
         mp = self.mp
@@ -594,14 +569,13 @@ class Compare:
             p = int(mp.nint(mp.re(e) * q))
             if mp.im(x) == 0 > mp.re(x) and abs(e * q - p) < 1e-40 and p % q:
                 return mp.power(-x, e) * (-1) ** p
-        return self.sized(mp.power(x, e))
+        return mp.power(x, e)
 
 _local = threading.local()
 SCALES = (1, 3, -7, 0.111, 31, -0.0123, 1000, -10 ** 6)    # of the letters at the 8 points
 TRIG = ("sin", "cos", "tan", "cot", "sec", "csc", "cis")
 LEVEL = {"+": 6, "-": 6, "\\over": 6, "\\cdot": 7, "\\times": 7, "*": 7, "/": 7, "%": 7, "^": 9, "!": 9,
-         "°": 9, **dict.fromkeys(("", *CLOSERS, ",", "&", "\\\\", "_", *RELATIONS), 0)}
-MIXED = re.compile(r"\\frac (?:[0-9]+|\{ [0-9]+ \}) (?:[0-9]+|\{ [0-9]+ \})|[0-9]+ / [0-9]+")
+         "°": 9, **dict.fromkeys(("", *CLOSERS, ",", "&", "\\\\", *RELATIONS), 0)}
 
 def context():
     """mpmath, sympy's numeric layer, with a precision of its own for every thread."""
@@ -612,11 +586,7 @@ def context():
 
 # ---- many at once
 
-WORKER = [sys.executable, __file__, "--worker"]
-
-class Verdicts(list):
-    """A list of bools; timeouts: how many of them are False because they were stopped."""
-    timeouts = 0
+class Verdicts(list): timeouts = 0  # how many are False because they were stopped
 
 def verify_all(pairs, workers=2, timeout=5.0, strict=False):
     """Verdicts for (completion, gold) pairs, in their order. Easy ones are decided here, since the
@@ -627,47 +597,37 @@ def verify_all(pairs, workers=2, timeout=5.0, strict=False):
         except OutOfFuel:
             verdicts.append(False)
             hard[k] = completion, gold, strict
-        if time.monotonic() - start > 2 and (k % 100 == 99 or k == len(pairs) - 1):
-            print(f"\rverify {k + 1}/{len(pairs)}", end="\n" * (k == len(pairs) - 1), file=sys.stderr)
+        if time.monotonic() - start > 2 and (k % 100 == 99 or k + 1 == len(pairs)):
+            print(f"\rverify {k + 1}/{len(pairs)}", end="\n" * (k + 1 == len(pairs)), file=sys.stderr)
     with ThreadPoolExecutor(workers) as pool:
         for k, verdict in zip(hard, pool.map(lambda job: in_process(job, timeout), hard.values())):
-            verdicts[k] = bool(verdict)
-            verdicts.timeouts += verdict is None
+            verdicts[k], verdicts.timeouts = bool(verdict), verdicts.timeouts + (verdict is None)
     if verdicts.timeouts:
-        print(f"verify_all: {verdicts.timeouts} of {len(pairs)} took longer than {timeout} s and count "
-              "as wrong", file=sys.stderr)
+        print(f"verify_all: {verdicts.timeouts} of {len(pairs)} stopped and wrong", file=sys.stderr)
     return verdicts
 
-def in_process(job, timeout):
-    """One verdict from a process of its own, in 1 GB where the system can say so; None: stopped."""
-    try: done = subprocess.run(WORKER, input=json.dumps(job), text=True, timeout=timeout,
-                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+def in_process(job, timeout, command=(sys.executable, __file__, "--worker")):
+    """One verdict from a process of its own; None if it took too long, or too much memory."""
+    try: done = subprocess.run(command, input=json.dumps(job), text=True, capture_output=True, timeout=timeout)
     except subprocess.TimeoutExpired: return None
     return None if done.returncode else json.loads(done.stdout)
 
-def serve():
-    try:
-        import resource
-        resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
-    except (ImportError, ValueError, OSError): pass
-    print(json.dumps(verify(*json.load(sys.stdin))))
-
 def table(path):
     """Scores a file of rows (gold, completion, expect, kind) and prints a line for each kind."""
-    rows, results = [json.loads(line) for line in open(path, encoding="utf-8") if line.strip()], {}
-    for row in rows:
+    results = {}
+    for row in map(json.loads, open(path, encoding="utf-8")):
         start, expect = time.perf_counter(), row["expect"]
         verdicts = verify_all([(row["completion"], row["gold"])])
-        ms, wrong = 1000 * (time.perf_counter() - start), expect in (True, False) and verdicts[0] != expect
+        ms, wrong = 1000 * (time.perf_counter() - start), {verdicts[0], expect} == {True, False}
         for kind in ("all", row.get("kind") or row.get("category") or "?"):
-            results.setdefault(kind, []).append(
-                (wrong, wrong and verdicts[0], wrong and expect, verdicts.timeouts, ms))
-    print(f"{'':20}{'n':>6}{'right %':>9}{'FP':>4}{'FN':>4}{'timeouts':>9}{'p50 ms':>8}{'p99 ms':>8}")
+            result = wrong, wrong and verdicts[0], wrong and expect, verdicts.timeouts, ms
+            results.setdefault(kind, []).append(result)
+    print("kind                     n  right %   FP   FN timeouts   p50 ms   p99 ms")
     for kind, found in results.items():
         wrong, positive, negative, late, ms = zip(*found)
         n, ms = len(found), sorted(ms)
-        print(f"{kind:20}{n:6}{100 - 100 * sum(wrong) / n:9.1f}{sum(positive):4}{sum(negative):4}"
-              f"{sum(late):9}{ms[n // 2]:8.2f}{ms[int(.99 * (n - 1))]:8.2f}")
+        print(f"{kind:20}{n:6}{100 - 100 * sum(wrong) / n:9.1f}{sum(positive):5}{sum(negative):5}"
+              f"{sum(late):9}{ms[n // 2]:9.2f}{ms[int(.99 * (n - 1))]:9.2f}")
 
 def main():
     parser = argparse.ArgumentParser(description="Is the final answer of a completion right?")
@@ -677,13 +637,11 @@ def main():
     parser.add_argument("--table", metavar="FILE", help="JSONL with gold, completion, expect, kind")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.worker: return serve()
-    if args.table:
-        try: return table(args.table)
-        except (OSError, ValueError, KeyError) as error: parser.error(f"--table {args.table}: {error!r}")
-    if args.gold is None: parser.error("give a completion and a gold answer, or --table FILE")
-    verdict, how = judge(args.completion, args.gold, args.strict)
-    print(f"{'right' if verdict else 'wrong'} ({how})")
+    if args.worker: return print(json.dumps(verify(*json.load(sys.stdin))))
+    if not args.table and args.gold is None: parser.error("give a completion and a gold, or --table FILE")
+    try: return table(args.table) if args.table else print(
+        "{} ({})".format(*judge(args.completion, args.gold, args.strict)))
+    except (OSError, ValueError, KeyError) as error: parser.error(f"--table {args.table}: {error!r}")
 
 if __name__ == "__main__":
     main()

@@ -138,11 +138,13 @@ def test_grail_from_the_command_line(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("argv, words", [
     (["--model", "no/such-model"], "--model no/such-model"), (["--data", "gsm9k"], "--data gsm9k"),
     (["--data", "no.jsonl"], "no such file"), (["--group", "1"], "--group 1"),
-    (["--device", "cuda"], "--device cuda"), (["--name", "/dev/null/run"], "--name /dev/null/run"),
+    (["--device", "cuda"], "--device cuda"), (["--name", "a-file/run"], "cannot write there"),
     (["--resume", "nowhere"], "--resume nowhere")])
-def test_mistakes_name_the_flag(argv, words, tmp_path):
+def test_mistakes_name_the_flag(argv, words, tmp_path, monkeypatch):
     if "cuda" in argv and torch.cuda.is_available():
         pytest.skip("there is a card here")
+    monkeypatch.chdir(tmp_path)
+    Path("a-file").write_text("")            # nothing can be made inside a file, not even by root
     name = [] if "--name" in argv else ["--name", str(tmp_path / "x")]
     with pytest.raises(BadInput, match=words.replace("/", ".")) as error:
         run("grpo", tmp_path, *argv, *name)
