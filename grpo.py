@@ -142,20 +142,24 @@ def k3(logprobs, reference):
 # ------------------------------------------------------------------------------ one update
 
 
-def update(model, optimizer, rollouts, rewards, credit, config, tokenizer, reference=None):
+def update(model, optimizer, rollouts, rewards, credit, config, tokenizer, reference=None,
+           token_advantages=None):
     """`config.inner` optimizer steps on one batch of rollouts; returns statistics for the log.
 
     rewards (N, G). Weights and old log-probs come from the first pass and are kept for the others.
+    token_advantages (B, T): a method's own, which the loss then takes instead of the group's.
     """
     B, T = rollouts.completion_ids.shape
     device = rollouts.lengths.device
     advantages = group_advantages(rewards, config.scale_by_std).flatten()  # (B,)
+    if token_advantages is None:
+        token_advantages = advantages[:, None].expand(B, T)  # (B, T)
     trained = rollouts.finished | (not config.mask_truncated)  # (B,)
     mask = rollouts.completion_mask & trained[:, None]  # (B, T)
     scale = token_scale(mask, config.loss, config.max_new_tokens)  # (B, T)
     # A row of advantage 0 has gradient 0: skip its forward, keep it in the denominator. Not under
     # a KL penalty, which pulls on every row.
-    needed = trained & ((advantages != 0) | (config.kl > 0))  # (B,)
+    needed = trained & ((token_advantages != 0).any(1) | (config.kl > 0))  # (B,)
     order = rollouts.lengths.argsort(descending=True)  # alike lengths together, the longest first
     rows_to_train = order[needed[order]]  # (R,)
     batches = rows_to_train.split(config.microbatch) if len(rows_to_train) else []
@@ -181,7 +185,7 @@ def update(model, optimizer, rollouts, rewards, credit, config, tokenizer, refer
                                                      tokenizer=None).logprobs
             # Padding has log-prob 0 on both sides: the ratio there is exp(0), never inf * 0.
             ratio = (forward.logprobs - old[rows, :t]).exp()  # (b, t)
-            A = advantages[rows, None]  # (b, 1)
+            A = token_advantages[rows, :t]  # (b, t)
             surrogate = clipped_surrogate(ratio, A, config.clip_low, config.clip_high)  # (b, t)
             objective = weights[rows, :t] * surrogate  # (b, t)
             if reference is not None:
@@ -207,8 +211,8 @@ def update(model, optimizer, rollouts, rewards, credit, config, tokenizer, refer
     first = max(1.0, total["tokens"] / config.inner)
     on = mask & needed[:, None]  # (B, T)
     w = weights[on] if on.any() else torch.ones(1)  # (tokens,)
-    stats = {"loss": total["loss"], "informative": int((rewards != rewards[:, :1]).any(1).sum()),
-             "groups": len(rewards), "entropy": total["entropy"] / first,
+    stats = {"loss": total["loss"], "groups": len(rewards), "entropy": total["entropy"] / first,
+             "informative": int((token_advantages.reshape(len(rewards), -1) != 0).any(1).sum()),
              "clipped": total["clipped"] / max(1.0, total["tokens"]), "grad_norm": grad_norm,
              "gap_mean": total["gap_sum"] / first, "gap_max": total["gap_max"],
              "weight_mean": float(w.mean()), "weight_min": float(w.min()),
@@ -243,7 +247,20 @@ LOG = ("step {step:4d}  reward {reward:.3f}  informative {informative}/{groups} 
        "{seconds:.1f} s")
 
 
-def train(config, credit=uniform):
+def ask_once(tokenizer, row, config):
+    """GRPO's prompt for a problem. A method may ask m prompts: each gets G / m of the rollouts."""
+    return [problems.build_prompt(tokenizer, row["problem"], config.thinking)]
+
+
+def judge_outcome(rollouts, rows, config, tokenizer):
+    """(rewards (N, G), advantages a token (B, T) if they are not the group's, figures to log)."""
+    golds = [row["answer"] for row in rows for _ in range(config.group)]
+    right = verify.verify_all(list(zip(rollouts.texts, golds)), strict=True)
+    rewards = torch.tensor(right, dtype=torch.float32, device=rollouts.lengths.device)  # (B,)
+    return rewards.view(len(rows), config.group), None, {}
+
+
+def train(config, credit=uniform, ask=ask_once, judge=judge_outcome):
     """Train config.model by GRPO with this credit function; returns a summary (dict).
 
     The folder of the run is described in runs.py. Raises BadInput for a user's mistake.
@@ -262,14 +279,15 @@ def train(config, credit=uniform):
     if config.checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.train()  # Hugging Face models checkpoint in train mode only; dropout is 0 in these
-    prompts = [problems.build_prompt(tokenizer, row["problem"], config.thinking) for row in rows]
+    prompts = [ask(tokenizer, row, config) for row in rows]
+    m = len(prompts[0])
     size = sum(p.numel() for p in model.parameters()) / 1e6
-    longest = len(tokenizer.encode(max(prompts, key=len)))
+    longest = len(tokenizer.encode(max((p for ps in prompts for p in ps), key=len)))
     print(f"{config.method}: {config.model} ({size:.2f} M parameters) on {device}, {config.data} "
           f"({len(rows):,} problems)")
     print("settings:", " ".join(f"{k}={v}" for k, v in sorted(vars(config).items())))
     print("stopping on:", [tokenizer.decode([i]) for i in stop_ids(model, tokenizer)])
-    print("first prompt:", repr(prompts[0]))
+    print("first prompt:", *map(repr, prompts[0]))
     print(memory_estimate(model, config, longest))
     before = measure(model, tokenizer, held_out, config, "before") if step == 0 else None
     example = None
@@ -279,31 +297,29 @@ def train(config, credit=uniform):
             for group in optimizer.param_groups:
                 group["lr"] = config.lr * min(1.0, (step + 1) / max(1, config.warmup))
             picked = pick(len(rows), step * config.prompts, config.prompts, config.seed)
-            rollouts = sample(model, tokenizer, [prompts[i] for i in picked],
-                              samples=config.group, max_new_tokens=config.max_new_tokens,
-                              temperature=config.temperature, keys=picked,
-                              seed=config.seed * 1_000_003 + step)
+            rollouts = sample(model, tokenizer, [p for i in picked for p in prompts[i]],
+                              samples=config.group // m, max_new_tokens=config.max_new_tokens,
+                              temperature=config.temperature, seed=config.seed * 1_000_003 + step,
+                              keys=[m * i + j for i in picked for j in range(m)])
             sampled = time.time()
-            golds = [rows[i]["answer"] for i in picked for _ in range(config.group)]
-            right = verify.verify_all(list(zip(rollouts.texts, golds)), strict=True)
-            rewards = torch.tensor(right, dtype=torch.float32, device=device)  # (B,)
-            rewards = rewards.view(config.prompts, config.group)               # (N, G)
+            asked = [rows[i] for i in picked]
+            rewards, token_advantages, figures = judge(rollouts, asked, config, tokenizer)
             stats, weights = update(model, optimizer, rollouts, rewards, credit, config,
-                                    tokenizer, reference)
+                                    tokenizer, reference, token_advantages)
             step += 1
             seconds, tokens = time.time() - began, int(rollouts.lengths.sum())
             peak = torch.cuda.max_memory_allocated() / 1e9 if device.type == "cuda" else 0.0
-            line = {"step": step, "reward": float(rewards.mean()), **stats,
+            line = {"step": step, "reward": float(rewards.mean()), **figures, **stats,
                     "truncated": float((~rollouts.finished).float().mean()),
                     "length": tokens / len(rollouts.texts), "tokens_per_second": tokens / seconds,
                     "sampling_share": (sampled - began) / seconds, "seconds": seconds,
                     "peak_gb": peak}
-            print(LOG.format(**line), flush=True)
+            print(LOG.format(**line), *(f" {k} {v:.2f}" for k, v in figures.items()), flush=True)
             append(folder / "metrics.jsonl", [line])
-            asked = [rows[i]["problem"] for i in picked]
             append(folder / "samples.jsonl", [  # one whole group: RL is debugged by reading samples
-                {"step": step, "problem": asked[0], "gold": golds[0], "completion": text,
-                 "reward": float(reward)} for text, reward in zip(rollouts.texts, rewards[0])])
+                {"step": step, "problem": asked[0]["problem"], "gold": asked[0]["answer"],
+                 "completion": text, "reward": float(reward)}
+                for text, reward in zip(rollouts.texts, rewards[0])])
             example = widest(rollouts, rewards, weights, asked) or example
             if config.save_every and step % config.save_every == 0:
                 save(folder, model, tokenizer, optimizer, step)
@@ -330,7 +346,7 @@ def widest(rollouts, rewards, weights, asked):
     if not on[i].any():
         return None
     ids, w = rollouts.completion_ids[i][on[i]].tolist(), weights[i][on[i]].tolist()
-    return {"ids": ids, "weights": w, "problem": asked[i // rewards.shape[1]],
+    return {"ids": ids, "weights": w, "problem": asked[i // rewards.shape[1]]["problem"],
             "reward": float(rewards.flatten()[i])}
 
 

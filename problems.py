@@ -206,11 +206,12 @@ def fetch(name, split):
         except KeyError as column:
             raise BadInput(f"--data {name}: {source.hub} has no column {column} (it has "
                            f"{', '.join(row)}); was it changed?") from None
-        rows.append({**row, **found, "id": f"{name}-{split}-{i}"})
+        # GSM8K's answer column is a solution with calculator marks, which scrl.py reads.
+        rows.append({"solution": row.get("answer"), **row, **found, "id": f"{name}-{split}-{i}"})
     return rows
 
 
-def build_prompt(tokenizer, problem, thinking=False):
+def build_prompt(tokenizer, problem, thinking=False, suffix=SUFFIX):
     """The full text put before the model, to be tokenised with add_special_tokens=False.
 
     With a chat template: one user message and the opening of the reply; `thinking` is the switch of
@@ -221,11 +222,11 @@ def build_prompt(tokenizer, problem, thinking=False):
         # tokenize=False: transformers 5 otherwise returns a dict of ids, and text that is tokenised
         # later with special tokens would get a second BOS.
         return tokenizer.apply_chat_template(
-            [{"role": "user", "content": problem + SUFFIX}],
+            [{"role": "user", "content": problem + suffix}],
             tokenize=False, add_generation_prompt=True, enable_thinking=thinking)
     first = tokenizer("a").input_ids[0]
     bos = tokenizer.bos_token if first == tokenizer.bos_token_id else ""
-    return f"{bos}Question: {problem}{SUFFIX}\nAnswer:"
+    return f"{bos}Question: {problem}{suffix}\nAnswer:"
 
 
 def load_policy(name="tiny", device="cpu", dtype=torch.float32):

@@ -13,11 +13,11 @@ original; the other half answers the original alone and is plain GRPO within its
     R[i, j] = r[i, 1] r[i, 2] ... r[i, j]         nothing counts after the first failure      (n, K)
     A[i, j] = (R[i, j] - mean_i R[i, j]) / std_i R[i, j]     down the n rows of each column   (n, K)
 
-A token strictly inside block j of rollout i gets A[i, j]; tags, glue and the stop token get 0, and
-so does all of a rollout whose tags are not just these K pairs in order, though its row of zeros in
-r is in the statistics. The loss is divided by all tokens. So nothing rewards the format: watch
-`compliance`, the share of well-formed rollouts, in the log. By the paper's ablation the prompts
-alone bring most of the gain, hence three baselines:
+A token strictly inside block j of rollout i gets A[i, j], any other token 0. A malformed rollout,
+whose tags are not just these K pairs in order, gets 0 everywhere; its zeros in r count in mean and
+std. The loss is divided by all tokens. So nothing rewards the format: watch `compliance`, the share
+of well-formed rollouts, in the log. The paper's ablation, which we know second-hand, credits the
+prompts alone with most of the gain, hence three baselines:
 
     --arm both-grpo                  same prompts; every token gets the row's advantage on item K
     --arm no-cut                     r in place of R
@@ -30,7 +30,6 @@ import bisect
 import json
 import re
 from collections import Counter
-from fractions import Fraction
 
 import torch
 
@@ -48,34 +47,27 @@ INSTRUCTION = (r" Solve the numbered problems in order, each inside its own tags
 def ask(tokenizer, row, config):
     """The prompts of a problem, one for each half of its group: [curriculum, original].
 
-    Raises BadInput for a row without two or more gradable subproblems that end in its own answer.
+    Raises BadInput unless the row has two or more gradable subproblems that end in its own answer.
     """
     items, where = row.get("subproblems"), f"--data {config.data}: problem {row['id']}"
-    if not isinstance(items, list) or len(items) < 2 or not all(
+    if not (isinstance(items, list) and len(items) > 1 and all(
             isinstance(item, dict) and isinstance(item.get("problem"), str)
-            and isinstance(item.get("answer"), str) for item in items):
+            and isinstance(item.get("answer"), str) for item in items)):
         raise BadInput(f'{where} has no "subproblems", two or more {{"problem": text, "answer": '
                        'text}; --make-subproblems SOURCE FILE.jsonl writes a file that has them.')
-    for gold in (item["answer"] for item in items):
-        if not verify.verify(rf"\boxed{{{gold}}}", gold, strict=True):
-            raise BadInput(f"{where}: the answer {gold[:60]!r} of a subproblem cannot be graded, so "
-                           "nothing after it could ever count; correct or remove it.")
-    if not verify.equivalent(gold, row["answer"]):
-        raise BadInput(f"{where}: its answer is {row['answer'][:60]!r} and that of its last "
-                       f"subproblem {gold[:60]!r}; the last must be the problem itself.")
+    golds = [item["answer"] for item in items]
+    if not verify.equivalent(golds[-1], row["answer"]) or not all(
+            verify.verify(rf"\boxed{{{gold}}}", gold, strict=True) for gold in golds):
+        raise BadInput(f"{where}: its subproblems' answers are {str(golds)[:200]}; each must be "
+                       f"gradable, and the last the problem's own, {row['answer'][:60]!r}.")
     lesson = "".join(f"\n{j}. {item['problem']}" for j, item in enumerate(items, 1))
     return [problems.build_prompt(tokenizer, row["problem"] + lesson, config.thinking, INSTRUCTION),
             problems.build_prompt(tokenizer, row["problem"], config.thinking)]
 
 
-# ------------------------------------------------------------------------------ the credit
-
-
 def find_spans(text, K):
-    """The inside of K blocks, (start, end) in characters each, or None: malformed.
-
-    Well-formed: the tags after any </think> are <p1> </p1> ... <pK> </pK> and no others.
-    """
+    """The insides of K blocks, (start, end) in characters each, or None where the tags after any
+    </think> are not <p1> </p1> ... <pK> </pK> and no others: malformed."""
     tags = list(re.compile(r"</?p[0-9]+>").finditer(text, *verify.final_part(text)))
     if [tag[0] for tag in tags] != [f"<{s}p{j}>" for j in range(1, K + 1) for s in ("", "/")]:
         return None
@@ -83,11 +75,8 @@ def find_spans(text, K):
 
 
 def tokens_inside(tokenizer, ids, span):
-    """The slice of the sampled ids whose characters all lie in this span of their decoding.
-
-    A token that a tag shares with its neighbour, as `>\\n`, is in no block. Prefixes are decoded, as
-    in saliency.answer_span: text encoded again may differ from what was sampled.
-    """
+    """The slice of the sampled ids whose characters all lie in this span of their decoding: a token
+    that a tag shares with a neighbour is in no block. Prefixes are decoded, see saliency.py."""
     def characters(n):
         prefix = tokenizer.decode(ids[:n], skip_special_tokens=True,
                                   clean_up_tokenization_spaces=False)
@@ -110,29 +99,29 @@ def judge(rollouts, rows, config, tokenizer):
     n, mask = config.group // 2, rollouts.completion_mask.cpu()  # (B, T)
     A, rewards, formed, solved = torch.zeros(mask.shape), [], [], []  # (B, T)
     for start, row in zip(range(0, len(mask), 2 * n), rows):
-        texts, golds = rollouts.texts[start:start + 2 * n], [s["answer"] for s in row["subproblems"]]
+        texts = rollouts.texts[start:start + 2 * n]
+        golds = [item["answer"] for item in row["subproblems"]]
         spans = [find_spans(text, len(golds)) for text in texts[:n]]
-        blocks = [(text[a:b], gold) for text, found in zip(texts, spans)
-                  for (a, b), gold in zip(found or [(0, 0)] * len(golds), golds)]
-        plain = [(text, row["answer"]) for text in texts[n:]]
-        right = torch.tensor(verify.verify_all(blocks + plain, strict=True)).float()  # (n K + n,)
-        r = right[:-n].view(n, -1)                                       # (n, K)
-        halves = torch.stack([r[:, -1], right[-n:]])                     # (2, n)
-        outcome = group_advantages(halves, scale_by_std=True).flatten()  # (G,)
-        A[start:start + 2 * n] = outcome[:, None]                        # (G, T)
+        pairs = [(text[a:b], gold) for text, found in zip(texts, spans)
+                 for (a, b), gold in zip(found or [(0, 0)] * len(golds), golds)]
+        pairs += [(text, row["answer"]) for text in texts[n:]]
+        right = torch.tensor(verify.verify_all(pairs, strict=True)).float()  # (n K + n,)
+        r = right[:-n].view(n, -1)                                           # (n, K)
+        halves = torch.stack([r[:, -1], right[-n:]])                         # (2, n)
+        A[start:start + 2 * n] = group_advantages(halves, True).view(-1, 1)  # (G, T)
         if config.arm != "both-grpo":
             A[start:start + n] = 0
             for i, by_block in enumerate(column_advantages(r, config.arm == "scrl").tolist()):
                 ids = rollouts.completion_ids[start + i, :rollouts.lengths[start + i]].tolist()
                 for span, advantage in zip(spans[i] or [], by_block):
                     A[start + i, tokens_inside(tokenizer, ids, span)] = advantage
-        rewards.append(halves.flatten())  # (G,)
+        rewards.append(halves.flatten())                                     # (G,)
         formed += [found is not None for found in spans]
         solved += r.cumprod(1).mean(1).tolist()
-    rewards, device = torch.stack(rewards), rollouts.lengths.device  # (N, G)
-    return rewards.to(device), (A * mask).to(device), {
-        "compliance": sum(formed) / len(formed), "prefix": sum(solved) / len(solved),
-        "original": float(rewards[:, n:].mean())}
+    rewards = torch.stack(rewards)  # (N, G)
+    figures = {"compliance": sum(formed) / len(formed), "prefix": sum(solved) / len(solved),
+               "original": float(rewards[:, n:].mean())}
+    return rewards.to(rollouts.lengths.device), (A * mask).to(rollouts.lengths.device), figures
 
 
 # ------------------------------------------------------------------------------ making subproblems
@@ -141,22 +130,21 @@ NUMBER = r"(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)"
 VALUE, SIGN = rf"\$?{NUMBER}%?", r"\s*[-+*/x×÷−–]\s*"
 SUM = rf"(?<![\w.,$])\(*{VALUE}\)*(?:{SIGN}\(*{VALUE}\)*)+"
 PLAIN = re.compile(rf"({SUM})\s*=\s*({VALUE})(?![\w(]|[.,]\d|{SIGN}[\d(.$])")      # 48/2 = 24
-MARKED = re.compile(rf"(?:{SUM}\s*=\s*)?\$?<<([^<>=]*)=([^<>=]*)>>(?:{VALUE})?")  # <<48/2=24>>24
+MARKED = re.compile(rf"(?:{SUM}\s*=\s*)?\$?<<([^<>=]*)=({VALUE})>>(?:{VALUE})?")  # <<48/2=24>>24
 SPELLING = str.maketrans("x×÷−–", "**/--", "$, ")
-
-
-def numbers(text):
-    return {Fraction(found.replace(",", "")) for found in re.findall(NUMBER, text)}
 
 
 def split_solution(problem, answer, solution, most=4):
     """(up to `most` subproblems, "") from a reference solution, or ([], why not).
 
-    A step is asked for by its own sentence with the equation blanked, "Natalia sold ___ clips in
-    May.": the quantity, not the way. Nothing is given away, for a question that holds a number that
-    the problem does not is left out, as is one whose answer is a number of the problem.
+    A step's question is its own sentence with the equation blanked, "Natalia sold ___ clips in
+    May.", which names the quantity, not the way. To give no value away, questions with a number
+    that the problem does not have are left out, and those whose answer is one that it has.
     """
-    steps, known, pattern = [], numbers(problem), MARKED if "<<" in solution else PLAIN
+    def numbers(text):
+        return {float(found.replace(",", "")) for found in re.findall(NUMBER, text)}
+
+    steps, pattern = [], MARKED if "<<" in solution else PLAIN
     for sentence in re.split(r"\n+|(?<=[.!?])\s+", solution.partition("####")[0]):
         equations = list(pattern.finditer(sentence))
         for found in equations:
@@ -164,25 +152,24 @@ def split_solution(problem, answer, solution, most=4):
             if not verify.equivalent(value, left):
                 return [], "a step is wrong"
             blank = f"{sentence[:found.start()]}___{sentence[found.end():]}".strip()
-            fair = (len(equations) == 1 and "=" not in blank and re.search("[a-z]{2}", blank)
-                    and numbers(blank) <= known and not numbers(value) & known)
+            fair = (len(equations) == 1 and "=" not in blank and re.search("[a-z]{2}", blank) and
+                    numbers(blank) <= numbers(problem) and not numbers(value) & numbers(problem))
             steps.append((f"{problem} Find only what belongs in the blank: {blank}", value, fair))
     if len(steps) < 2 or not verify.equivalent(steps[-1][1], answer):
         return [], "fewer than two steps, or the last is not the answer"
     asked = [{"problem": text, "answer": value} for text, value, fair in steps[:-1] if fair]
     asked = asked[1 - most:] + [{"problem": problem, "answer": answer}]
-    return (asked, "") if len(asked) > 1 else ([], "no step can be asked for fairly")
+    return (asked, "") if asked[1:] else ([], "no step can be asked for fairly")
 
 
 def make_subproblems(source, out):
     """Write the problems of `source` whose "solution" can be split to `out`, a new JSONL file."""
-    made, why = [], Counter()
+    made, counts = [], Counter()
     for row in problems.load_problems(source):
         items, reason = split_solution(row["problem"], row["answer"], str(row.get("solution")))
-        why[reason or "written"] += 1
-        if items:
-            made.append({key: row[key] for key in ("id", "problem", "answer")} | {"subproblems": items})
-    report = ", ".join(f"{count:,} {reason}" for reason, count in why.most_common())
+        counts[reason or "written"] += 1
+        made += [{**items[-1], "id": row["id"], "subproblems": items}] if items else []
+    report = ", ".join(f"{count:,} {what}" for what, count in counts.most_common())
     if not made:
         raise BadInput(f'--make-subproblems {source}: no "solution" can be split ({report}).')
     try:
