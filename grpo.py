@@ -25,7 +25,8 @@ import problems
 import verify
 from problems import BadInput
 from rollout import sample, stop_ids
-from runs import append, check, flags, load_split, measure, memory_estimate, open_run, parse, save
+from runs import (LOG, append, check, flags, load_split, measure, memory_estimate, open_run, parse,
+                  save, widest)
 
 # ------------------------------------------------------------------------------ the concept
 
@@ -239,14 +240,6 @@ def pick(total, cursor, count, seed):
     return [epoch_order(total, seed, epoch)[place] for epoch, place in places]
 
 
-LOG = ("step {step:4d}  reward {reward:.3f}  informative {informative}/{groups}  "
-       "truncated {truncated:.0%}  length {length:.0f}  entropy {entropy:.3f}  "
-       "clipped {clipped:.1%}  grad {grad_norm:.3f}  "
-       "weight {weight_mean:.2f} [{weight_min:.2f}, {weight_max:.2f}]  "
-       "gap {gap_mean:.0e}/{gap_max:.0e}  {tokens_per_second:,.0f} tok/s  {peak_gb:.1f} GB  "
-       "{seconds:.1f} s")
-
-
 def ask_once(tokenizer, row, config):
     """GRPO's prompt for a problem. A method may ask m prompts: each gets G / m of the rollouts."""
     return [problems.build_prompt(tokenizer, row["problem"], config.thinking)]
@@ -334,20 +327,6 @@ def train(config, credit=uniform, ask=ask_once, judge=judge_outcome):
     (folder / "summary.json").write_text(json.dumps(summary, indent=1))
     print(f"checkpoint, metrics and samples are in {folder}")
     return summary
-
-
-def widest(rollouts, rewards, weights, asked):
-    """The completion of this step whose weights stray most from 1, for show: a dict of plain lists.
-
-    None if no completion was trained; those of advantage 0 were skipped and have weights 0.
-    """
-    on = rollouts.completion_mask & (weights.sum(1, keepdim=True) > 0)  # (B, T)
-    i = int(((weights - 1).abs() * on).sum(1).argmax())
-    if not on[i].any():
-        return None
-    ids, w = rollouts.completion_ids[i][on[i]].tolist(), weights[i][on[i]].tolist()
-    return {"ids": ids, "weights": w, "problem": asked[i // rewards.shape[1]]["problem"],
-            "reward": float(rewards.flatten()[i])}
 
 
 # ------------------------------------------------------------------------------ the command line

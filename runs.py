@@ -152,6 +152,29 @@ def append(path, rows):
         file.writelines(json.dumps(row) + "\n" for row in rows)
 
 
+# What diagnoses RL, one line a step. Gap: sampler's against scorer's log-probs, mean and largest.
+LOG = ("step {step:4d}  reward {reward:.3f}  informative {informative}/{groups}  "
+       "truncated {truncated:.0%}  length {length:.0f}  entropy {entropy:.3f}  "
+       "clipped {clipped:.1%}  grad {grad_norm:.3f}  "
+       "weight {weight_mean:.2f} [{weight_min:.2f}, {weight_max:.2f}]  "
+       "gap {gap_mean:.0e}/{gap_max:.0e}  {tokens_per_second:,.0f} tok/s  {peak_gb:.1f} GB  "
+       "{seconds:.1f} s")
+
+
+def widest(rollouts, rewards, weights, asked):
+    """The completion of this step whose weights stray most from 1, for show: a dict of plain lists.
+
+    None if no completion was trained; those of advantage 0 were skipped and have weights 0.
+    """
+    on = rollouts.completion_mask & (weights.sum(1, keepdim=True) > 0)  # (B, T)
+    i = int(((weights - 1).abs() * on).sum(1).argmax())
+    if not on[i].any():
+        return None
+    ids, w = rollouts.completion_ids[i][on[i]].tolist(), weights[i][on[i]].tolist()
+    return {"ids": ids, "weights": w, "problem": asked[i // rewards.shape[1]]["problem"],
+            "reward": float(rewards.flatten()[i])}
+
+
 # ------------------------------------------------------------------------------ problems and scores
 
 

@@ -62,10 +62,9 @@ def decide(answer, gold, fuel=FUEL):
     try:
         a, g = tokens(answer), tokens(gold)
         if a == g != (): return True, "identical after normalisation"
-        letters = [CHOICE.fullmatch("".join(toks)) for toks in (a, g)]
-        if all(letters) and not (letters[0]["rest"] and letters[1]["rest"]):
-            a, g = (re.sub("[^A-J]", "", match["letter"].upper()) for match in letters)
-            return a == g, "choice letters"
+        choices = [CHOICE.fullmatch("".join(toks)) for toks in (a, g)]
+        if all(choices) and not all(match["rest"] for match in choices):
+            return len({re.sub("[^A-J]", "", m["letter"].upper()) for m in choices}) == 1, "choices"
         compare = Compare()
         compare.fuel = fuel
         return compare.same(a, g), compare.how
@@ -85,8 +84,8 @@ END = re.compile(r"\.?\n|[.!?](?=[$*)]*(?:\s|$))|</|,\s+(?!and\b|or\b)(?=[a-z]{3
                  r"|\s(?:because|since|so|which|where|as|but|hence|therefore)\b")
 
 def boxed_spans(text):
-    """Spans (start, end) of all complete \\boxed{...}, in one pass: the project's only box finder. An
-    unclosed box hides none of those inside of it, a complete one replaces them."""
+    """Spans (start, end) of all complete \\boxed{...}; the project's only box finder, in one pass.
+    An unclosed box hides none of those inside of it, a complete one replaces them."""
     spans, stack = [], []
     for match in BRACE.finditer(text) if "\\boxed{" in text else ():
         if match[0] in ("{", "\\boxed{"): stack.append(None if match[0] == "{" else match.start())
@@ -124,14 +123,14 @@ def extract(text, strict=False):
 # ---- one spelling, then tokens: "12", "x", "\\frac", "(", and '"cm' for a word
 PLAIN = re.compile(r"[-+]?(?:[0-9]{1,400}(?:\.[0-9]{1,400})?|\.[0-9]{1,400})")
 SIGNS = {pair[0]: pair[2:] + " " * (pair[2] == "\\") for pair in r"""
-    −=- –=- —=- ‐=- ‑=- ·=\cdot ⋅=\cdot •=\cdot ×=\times ∗=* ÷=/ ∕=/ ⁄=/ °=° º=° ∘=° ′=' ’=' ≤=\le
+    −=- –=- —=- ‐=- ‑=- ·=* ⋅=* •=* ×=* ∗=* ÷=/ ∕=/ ⁄=/ °=° º=° ∘=° ′=' ’=' ≤=\le
     ≥=\ge ⩽=\le ⩾=\ge ≠=\ne ≈=\approx ≡== ∈=\in ∪=\cup ∩=\cap ∅=\O ∖=\setminus ∞=\infty ±=\pm
     ∓=\mp √=\sqrt ∛=\sqrt[3] ⟨=( ⟩=) ⌊=\lfloor ⌋=\rfloor ⌈=\lceil ⌉=\rceil ∣=| ℝ=\setR""".split()}
 ALIAS = {name: names.split()[0].strip("_") for names in r"""\frac dfrac tfrac cfrac;\binom dbinom
     tbinom;\le leq leqslant;\ge geq geqslant;\ne neq;< lt;> gt;... ldots cdots dots vdots;/ div
-    ;= equiv;\{\} emptyset varnothing O;| lvert rvert lVert rVert vert Vert mid;\setminus backslash
+    ;= equiv;* ast cdot times;\{\} emptyset varnothing O;| lvert rvert lVert rVert vert Vert mid
     ;\{ lbrace;\} rbrace;( langle;) rangle;° degree;\mod bmod pmod;\epsilon varepsilon;\phi varphi
-    ;\overline bar;\vec overrightarrow;\cup bigcup;\cap bigcap;"or lor vee;"and land;\setR R;i imath
+    ;\overline bar;\vec overrightarrow;\cup bigcup;\cap bigcap;\setR R;i imath;\setminus backslash
     ;_ left right middle quad qquad displaystyle textstyle limits nolimits hline fbox boxed bf rm it
     mathbf bm boldsymbol mathsf mathit mathcal underline big Big bigl bigr Bigl Bigr bigg Bigg biggl
     biggr Biggl Biggr space large Large""".split(";") for name in names.split()[1:]}
@@ -159,18 +158,19 @@ RUN = re.compile(r"\\(?:begin|end)\s*\{\w*\*?\}|\\([A-Za-z]+)|\\.|\x22\w+"
 GROUPED = re.compile(r"\\\{.*?\\\}|\([^()]*\)|\[[^][]*\]"
                      r"|(?<![0-9.,])([0-9]{1,3}(?:,[0-9]{3})+)(?![0-9,])", re.S)
 TOKEN = re.compile(
-    r"\\(?:begin|end)\s*\{\w*\*?\}|(?:[0-9]+(?:\.(?!\.)[0-9]*)?(?:[eE][-+]?[0-9]+)?|\x22\w+|[A-Za-z]"
-    r"|\\(?:vec|overline|hat)\s*\{[^{}]*\}|\\[A-Za-z]+|\\.)(?:(?<!\\log)\s*(?:'|_\s*(?:[0-9]+|[A-Za-z]"
-    r"|\\[a-z]+|\{(?:[^{}]|\{[^{}]*\})*\})))*|\.{3}|\S", re.S | re.A)
+    r"\\(?:begin|end)\s*\{\w*\*?\}|(?:[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|\x22\w+|[A-Za-z]"
+    r"|\\(?:vec|overline|hat)\s*\{[^{}]*\}|\\[A-Za-z]+|\\.)(?:(?<!\\log)\s*(?:'|_\s*(?:[0-9]+"
+    r"|[A-Za-z]|\\[a-z]+|\{(?:[^{}]|\{[^{}]*\})*\})))*|\.{3}|\S", re.S | re.A)
+QUALIFIER = re.compile(r"(?:[,;(\s]|\x22(?:where|for|with|any|all)\b|\\forall)+[a-z]\s*(?:\\in\s*"
+                       r"\\setZ|(?:\x22is\s*)?\x22integer)[\s)]*$")                   # , k in Z
 CHOICE = re.compile(r"(?:\x22(?:option|choice|answer))?(?P<letter>\(\x22?[a-j]\)|(?-i:[A-J])[).:]|"
                     r"(?-i:[A-J])$|\x22[a-j]$)(?P<rest>(?![(,&]|\x22and|\x22or).*)", re.I | re.S)
 TRIG = ("sin", "cos", "tan", "cot", "sec", "csc", "cis")
 FUNCTIONS = {"ln", "log", "lg", "exp", "sqrt", "arsinh", "arcosh", "artanh", *TRIG,
              *("arc" + name for name in TRIG), *(name + "h" for name in TRIG[:6])}
 UNITS = {name: names.split()[0] for names in """cm centimeter|m meter|mm millimeter|km kilometer|kg
-    kilogram|in inch inche|ft foot feet|mi mile|g gram|s sec second|lb lbs pound|min minute|h hr hour
-    |mph|$ dollar USD|° degree|am|pm|% percent|/ per|^2 square squared|^3 cubic""".split("|") for name
-         in names.split()}
+    kilogram|g gram|in inch inche|ft foot feet|s sec second|min minute|h hr hour|mph|$ dollar|° degree
+    |am|pm|% percent|/ per|^2 square squared|^3 cubic""".split("|") for name in names.split()}
 WORDS = set("yes no odd or and all red not is to none true false if one two six ten are".split())
 
 @lru_cache(maxsize=4096)
@@ -184,6 +184,7 @@ def tokens(text):
     text = RUN.sub(run, TEXT.sub(prose, REPEATING.sub(repeating, text.replace("}\\dot{", ""))))
     text = re.sub(r"\|((?:(?!\\[{}]|\\[lgn]e\b)[^|<>=,])+)\|", r"\\abs{\1}", text)
     text = GROUPED.sub(lambda m: m[1].replace(",", "") if m[1] else m[0], text)
+    text = QUALIFIER.sub("", text) or text
     text = re.sub(r"^(?:[*=:+\s]|\\approx)+|(?:[*,;:\s]|\\\\|(?<!\.)\.)+$", "", text)
     return tuple(tok if re.match(r"\\begin|\\end|..?$", tok) else re.sub(r"[{}\s]", "", tok)
                  for tok in TOKEN.findall(text))
@@ -234,7 +235,7 @@ NAME = re.compile(         # what may stand before "=": x, a_1, f(x), AB, |AB|, 
     r"|(m )?(\\\w+ (\{ )?)?[A-Z]( [A-Z])+( \})?|\( \S+( , \S+)+ \)|[A-Za-z]\S*( : [A-Za-z]\S*)+"
     r"|\\frac( \{ [A-Zd][ A-Za-z]* \}){2}")
 UNIT = re.compile(r"(.+?) ((?:\x22(?:\w\w+|[mgshLlNJWVAKCFT])|%|°)"
-                  r"(?: (?:\x22\w+|/|\\cdot|\^ (?:\{ )?-?[0-9](?: \})?))*)")
+                  r"(?: (?:\x22\w+|/|\*|\^ (?:\{ )?-?[0-9](?: \})?))*)")
 NOT_UNITS = set("""is are was be not no none to wrong false if when then than least most more less
     times half minus plus negative positive only about between from until above below under over nor
     but incorrect where with for all any every because should could cannot undefined except or true
@@ -344,8 +345,9 @@ class Compare:
         (a, x), (g, y) = split(a, RELATIONS), split(g, RELATIONS)
         if [len(x), len(y)] != [1, 1] or y[0] not in (x[0], FLIPPED.get(x[0])): return False
         a, g = (left + ("-", "(") + right + (")",) for left, right in (a, g))
-        try: sign = (self.value(a) / self.value(g)).real * (1 if x == y else -1)
+        try: p, q = self.value(a), self.value(g)
         except Exception: return False
+        sign = (p * self.mp.conj(q)).real * (1 if x == y else -1) if min(abs(p), abs(q)) > 1e-30 else 0
         return sign != 0 and (sign > 0 or x[0] not in FLIPPED) and self.equal(a, g, True)
 
     def same_reals(self, a, g):
@@ -425,13 +427,11 @@ class Compare:
         return agreed > self.letters + scaled
 
     # ---- a calculator by precedence climbing; its steps and its numbers are bounded
-
     def value(self, toks, point=0, bits=200):
         self.toks, self.at, self.next, self.trig = [*toks, "", ""], 0, [*toks, ""][0], False
-        if not hasattr(LOCAL, "mp"):
-            from mpmath.ctx_mp import MPContext                # sympy's numeric layer, one a thread
-            LOCAL.mp = MPContext()
-        self.mp, self.point, LOCAL.mp.prec = LOCAL.mp, point, bits
+        from mpmath.ctx_mp import MPContext          # sympy's numeric layer, one for each thread
+        self.mp = vars(LOCAL).get("mp") or vars(LOCAL).setdefault("mp", MPContext())
+        self.point, self.mp.prec = point, bits
         x = self.expression(0)
         return x if not self.next else refuse(f"cannot read on at {self.next}")
 
@@ -459,7 +459,7 @@ class Compare:
             elif self.take("+", "-"):
                 y = self.expression(6) * (1 if tok == "+" else -1)
                 self.peak, x = max(self.peak, norm(x), norm(y)), x + y
-            elif self.take("\\cdot", "\\times", "*"): x = x * self.expression(7)
+            elif self.take("*"): x = x * self.expression(7)
             elif self.take("/", "\\over"): x = x / self.expression(level)
             elif self.take("%"): x = x / 100
             elif self.take("°"): x = x * self.mp.pi / 180 if self.trig else x
@@ -540,14 +540,14 @@ class Compare:
 
 LOCAL = threading.local()
 SCALES = (1, 3, 7, 0.111, 31, 0.0123, 1000, 10 ** 6)    # of the letters at the 8 points
-LEVEL = {"+": 6, "-": 6, "\\over": 6, "\\choose": 6, "\\cdot": 7, "\\times": 7, "*": 7, "/": 7, "%": 7,
-         "^": 9, "!": 9, "°": 9, **dict.fromkeys(("", *CLOSERS, ",", "&", "\\\\", *RELATIONS), 0)}
+LEVEL = {"+": 6, "-": 6, "\\over": 6, "\\choose": 6, "*": 7, "/": 7, "%": 7, "^": 9, "!": 9, "°": 9,
+         **dict.fromkeys(("", *CLOSERS, ",", "&", "\\\\", *RELATIONS), 0)}
 
 # ---- many at once
 class Verdicts(list): timeouts = 0  # how many are False because they were stopped
 
 def verify_all(pairs, workers=2, timeout=5.0, strict=False):
-    """Verdicts in the order of the (completion, gold) pairs. The work is bounded, most is done here;
+    """Verdicts in the order of the (completion, gold) pairs. Work is bounded, most of it done here;
     what takes too many steps goes to a process that is killed after so many seconds."""
     pairs, verdicts, hard, start = list(pairs), Verdicts(), {}, time.monotonic()
     for k, (completion, gold) in enumerate(pairs):

@@ -1,4 +1,4 @@
-"""One completion coloured by its weights, as an SVG: python examples/picture.py runs/NAME OUT.svg"""
+"""One completion coloured by its weights: python examples/picture.py runs/NAME OUT.svg"""
 import html
 import json
 import sys
@@ -13,7 +13,7 @@ WIDTH, HEIGHT, LEFT = 9.6, 40, 12  # pixels a character, a line, and of margin
 
 def main():
     if len(sys.argv) != 3:
-        raise problems.BadInput("two arguments are wanted: the folder of a run and the SVG to write.")
+        raise problems.BadInput("two arguments are wanted: a run's folder and the SVG to write.")
     folder, target = map(Path, sys.argv[1:])
     example = json.loads((folder / "summary.json").read_text())["example"]
     _, tokenizer = problems.load_policy(folder / "checkpoint")
