@@ -18,7 +18,7 @@ CONFIG = {"scale_by_std": False, "mask_truncated": False, "loss": "token", "max_
           "clip_high": .28, "grad_clip": 1e9, "lr": 1e-3}
 
 
-def setup(seed=0, samples=4, tied=True, architecture="qwen3", **changes):
+def made(seed=0, samples=4, tied=True, architecture="qwen3", **changes):
     """A random model, rollouts of 3 prompts, rewards with every group mixed, and settings."""
     model = tiny(architecture, tied)
     config = SimpleNamespace(**{**CONFIG, **changes})
@@ -104,7 +104,7 @@ def test_chunks_change_neither_logprobs_nor_gradients():
 
 def test_the_gradient_matches_finite_differences():
     """The whole loss, head and body, as a function of single parameters."""
-    model, out, rewards, config = setup()
+    model, out, rewards, config = made()
     analytic, _, _ = gradients(model, out, rewards, config)
     A = grpo.group_advantages(rewards).flatten()[:, None]
     scale = grpo.token_scale(out.completion_mask, "token", 12)
@@ -155,7 +155,7 @@ def test_splitting_the_batch_does_not_change_the_gradient(loss):
     for credit in (grpo.uniform, grail_credit_of(settings)):
         whole = None
         for size in (12, 5, 1):
-            model, out, rewards, config = setup(loss=loss, microbatch=size)
+            model, out, rewards, config = made(loss=loss, microbatch=size)
             out.texts = [rf"\boxed{{{text.split()[-1] if text else 3}}}" for text in out.texts]
             g, _, _ = gradients(model, out, rewards, config)
             whole = whole or g
@@ -163,7 +163,7 @@ def test_splitting_the_batch_does_not_change_the_gradient(loss):
 
 
 def test_uniform_weights_reproduce_grpo_bit_for_bit():
-    model, out, rewards, config = setup()
+    model, out, rewards, config = made()
     plain, _, _ = gradients(model, out, rewards, config)
     ones, _, _ = gradients(model, out, rewards, config,
                            lambda forward: torch.ones_like(forward.logprobs))
@@ -173,14 +173,14 @@ def test_uniform_weights_reproduce_grpo_bit_for_bit():
 @pytest.mark.parametrize("temperature", [0.7, 1.3])
 def test_the_first_inner_step_has_ratio_one(temperature):
     """Sampler and scorer agree, so nothing is clipped before the policy has moved."""
-    model, out, rewards, config = setup(temperature=temperature)
+    model, out, rewards, config = made(temperature=temperature)
     _, stats, _ = gradients(model, out, rewards, config)
     assert stats["clipped"] == 0 and stats["gap_max"] < 1e-5 and stats["gap_mean"] > 0
 
 
 def test_one_step_raises_good_completions_and_lowers_bad_ones():
     """A ratio built from a log-prob minus itself has no gradient; the wrong sign is worse."""
-    model, out, rewards, config = setup()
+    model, out, rewards, config = made()
     before = scores(model, out)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     grpo.update(model, optimizer, out, rewards, grpo.uniform, config, Numbers())
@@ -191,7 +191,7 @@ def test_one_step_raises_good_completions_and_lowers_bad_ones():
 
 def test_the_stop_token_is_trained():
     """Only the stop token of one completion gets credit; the gradient must not vanish."""
-    model, out, rewards, config = setup()
+    model, out, rewards, config = made()
     row = int((out.finished & (grpo.group_advantages(rewards).flatten() != 0)).nonzero()[0])
 
     def only_the_stop(forward):
@@ -209,7 +209,7 @@ def test_the_stop_token_is_trained():
 
 def test_inner_steps_reuse_weights_and_old_logprobs():
     """Later passes clip against the first one's log-probs and do not ask for credit again."""
-    model, out, rewards, config = setup(inner=3)
+    model, out, rewards, config = made(inner=3)
     calls = []
 
     def credit(forward):
@@ -229,7 +229,7 @@ def test_inner_steps_reuse_weights_and_old_logprobs():
 def test_equal_groups_contribute_nothing_but_stay_in_the_denominator():
     """Skipping their forward is a saving; dropping their tokens from the denominator would be
     another loss."""
-    model, out, rewards, config = setup()
+    model, out, rewards, config = made()
     rewards[2] = 1.0
     part, stats, _ = gradients(model, out, rewards, config)
     assert stats["informative"] == 2 and stats["groups"] == 3
@@ -244,7 +244,7 @@ def test_a_batch_without_a_signal_is_a_no_op():
     """All rewards equal, or every row truncated and masked: no NaN, and Adam's momentum does not
     move the weights."""
     for changes in ({}, {"mask_truncated": True}):
-        model, out, rewards, config = setup(**changes)
+        model, out, rewards, config = made(**changes)
         optimizer = torch.optim.AdamW(model.parameters(), lr=.1, weight_decay=0.0)
         # The first update fills the momentum.
         grpo.update(model, optimizer, out, rewards, grpo.uniform, config, Numbers())
@@ -260,7 +260,7 @@ def test_a_batch_without_a_signal_is_a_no_op():
 
 def test_masked_rows_get_no_gradient():
     """Masking truncated rows is a credit of 0 for them, and a denominator without their tokens."""
-    model, out, rewards, config = setup(mask_truncated=True)
+    model, out, rewards, config = made(mask_truncated=True)
     assert not out.finished.all()
     masked, _, _ = gradients(model, out, rewards, config)
     config.mask_truncated = False
@@ -292,7 +292,7 @@ def test_k3_is_an_unbiased_kl():
 def test_the_penalty_pulls_on_every_row():
     """Under a KL penalty even rows of advantage 0 have a gradient, once the policy has left the
     reference."""
-    model, out, rewards, config = setup(kl=.5)
+    model, out, rewards, config = made(kl=.5)
     reference = copy.deepcopy(model)
     for p in model.parameters():
         p.data *= 1.05
@@ -309,7 +309,7 @@ def test_the_penalty_pulls_on_every_row():
 @pytest.mark.parametrize("tied", [True, False])
 def test_two_steps_on_every_architecture(architecture, tied):
     """R1-distilled and OctoThinker models are Llama- or Qwen2-shaped; Gemma scales embeddings."""
-    model, out, rewards, config = setup(tied=tied, architecture=architecture, microbatch=4)
+    model, out, rewards, config = made(tied=tied, architecture=architecture, microbatch=4)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     out.texts = [r"so \boxed{5}"] * len(out.texts)
     before = {name: p.clone() for name, p in model.named_parameters()}
