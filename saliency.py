@@ -34,10 +34,10 @@ def answer_span(tokenizer, ids, text, which="last"):
     Qwen's `{x` or `}.`, counts as content if any of its characters is. Nothing is encoded again:
     re-tokenised text is off by one in common formats, so prefixes of the ids are decoded instead.
     """
-    boxes = verify.boxed_spans(text)
-    if not boxes:
+    box = verify.last_boxed(text) if which == "last" else next(iter(verify.boxed_spans(text)), None)
+    if box is None:
         return None
-    begin, stop = boxes[-1 if which == "last" else 0]
+    begin, stop = box
 
     def characters(n):
         # A prefix can end inside a multi-byte character, which decodes to U+FFFD until it is whole.

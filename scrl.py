@@ -128,7 +128,7 @@ def judge(rollouts, rows, config, tokenizer):
 
 NUMBER = r"(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)"
 VALUE, SIGN = rf"\$?{NUMBER}%?", r"\s*[-+*/x×÷−–]\s*"
-SUM = rf"(?<![\w.,$])\(*{VALUE}\)*(?:{SIGN}\(*{VALUE}\)*)+"
+SUM = rf"\(*{VALUE}\)*(?:{SIGN}\(*{VALUE}\)*)+"
 PLAIN = re.compile(rf"({SUM})\s*=\s*({VALUE})(?![\w(]|[.,]\d|{SIGN}[\d(.$])")      # 48/2 = 24
 MARKED = re.compile(rf"(?:{SUM}\s*=\s*)?\$?<<([^<>=]*)=({VALUE})>>(?:{VALUE})?")  # <<48/2=24>>24
 SPELLING = str.maketrans("x×÷−–", "**/--", "$, ")
@@ -146,13 +146,12 @@ def split_solution(problem, answer, solution, most=4):
 
     steps, pattern = [], MARKED if "<<" in solution else PLAIN
     for sentence in re.split(r"\n+|(?<=[.!?])\s+", solution.partition("####")[0]):
-        equations = list(pattern.finditer(sentence))
-        for found in equations:
+        for found in pattern.finditer(sentence):
             left, value = (side.translate(SPELLING) for side in found.groups())
             if not verify.equivalent(value, left):
                 return [], "a step is wrong"
             blank = f"{sentence[:found.start()]}___{sentence[found.end():]}".strip()
-            fair = (len(equations) == 1 and "=" not in blank and re.search("[a-z]{2}", blank) and
+            fair = ("=" not in blank and re.search("[a-z]{2}", blank) and  # one equation, in words
                     numbers(blank) <= numbers(problem) and not numbers(value) & numbers(problem))
             steps.append((f"{problem} Find only what belongs in the blank: {blank}", value, fair))
     if len(steps) < 2 or not verify.equivalent(steps[-1][1], answer):

@@ -73,14 +73,14 @@ def decide(answer, gold, fuel=FUEL):
         return False, f"refused: {error if isinstance(error, Refused) else repr(error)}"
 
 def refuse(reason): raise Refused(reason)
-
 # ---- find the answer
 BRACE = re.compile(r"\\boxed\{|\\.|[{}]", re.S)
 LOOSE_BOX = re.compile(r"\\(?:boxed|fbox)\s*(?:\{|(-?[0-9][0-9.,/]*))")
+BOLD = re.compile(r"(?<![0-9a-z)}])\*\*|\*\*(?![0-9a-z({\\])")
 MARK = re.compile(
-    r"####|<answer>|final answer[ *#:_]*\n|\b(?:answers?|option|choice)\b[^\n.;:=$\\]{0,40}?"
-    r"(?:\b(?:is|are|be)\b|[:=])[\s*:]*(?:(?:therefore|thus|then|equal to)\b\s*:?\s*)*", re.I)
-END = re.compile(r"\.?\n|[.!?](?=[$*)]*(?:\s|$))|</|,\s+(?!and\b|or\b)(?=[a-z]{3})"
+    r"####|<answer>|答案|final answer[ *#:_]*\n|\b(?:answers?|option|choice)\b[^\n.;:=$\\]{0,40}?"
+    r"(?:\b(?:is|are|be|equals)\b|[:=])[\s*:]*(?:(?:therefore|thus|equal to)\b\s*:?\s*)*", re.I)
+END = re.compile(r"\.?\n|[.!?](?=[$*)]*(?:\s|$))|</|,\s+(?!and\b|or\b)(?=[a-z]{3})|\s\((?=[a-z]{3})"
                  r"|\s(?:because|since|so|which|where|as|but|hence|therefore)\b")
 
 def boxed_spans(text):
@@ -112,13 +112,13 @@ def extract(text, strict=False):
     if not strict: text = LOOSE_BOX.sub(lambda m: "\\boxed{" + (m[1] + "}" if m[1] else ""), text)
     span = last_boxed(text)
     if span or strict: return text[span[0] + 7:span[1] - 1] if span else None
-    text = text[slice(*final_part(text))].strip()
+    text = BOLD.sub("", text[slice(*final_part(text))]).strip()
     marks = [m.end() for m in MARK.finditer(text, max(0, len(text) - 20_000))]
     if not marks: return None if "\n" in text or "\\boxed" in text or len(text) > 300 else text
-    text = text[marks[-1]:marks[-1] + MAX_CHARS].lstrip(" \t\n*:")
+    text = text[marks[-1]:marks[-1] + MAX_CHARS].lstrip(" \t\n*:：是为")
     shown, end = re.match(r"\$\$(.*?)\$\$|\\\[(.*?)\\\]", text, re.S), END.search(text)
     if shown: return shown[1] or shown[2]
-    return text[:end.start() if end else None].replace("**", "").strip()
+    return text[:end.start() if end else None].strip()
 
 # ---- one spelling, then tokens: "12", "x", "\\frac", "(", and '"cm' for a word
 PLAIN = re.compile(r"[-+]?(?:[0-9]{1,400}(?:\.[0-9]{1,400})?|\.[0-9]{1,400})")
@@ -169,16 +169,16 @@ TRIG = ("sin", "cos", "tan", "cot", "sec", "csc", "cis")
 FUNCTIONS = {"ln", "log", "lg", "exp", "sqrt", "arsinh", "arcosh", "artanh", *TRIG,
              *("arc" + name for name in TRIG), *(name + "h" for name in TRIG[:6])}
 UNITS = {name: names.split()[0] for names in """cm centimeter|m meter|mm millimeter|km kilometer|kg
-    kilogram|g gram|in inch inche|ft foot feet|s sec second|min minute|h hr hour|mph|$ dollar|° degree
-    |am|pm|% percent|/ per|^2 square squared|^3 cubic""".split("|") for name in names.split()}
+    kilogram|g gram|in inch inche|ft foot feet|s sec second|min minute|h hr hour|mph|$ dollar USD
+    |° degree|am|pm|% percent|/ per|^2 square|^3 cubic""".split("|")
+         for name in names.split()}
 WORDS = set("yes no odd or and all red not is to none true false if one two six ten are".split())
 
 @lru_cache(maxsize=4096)
 def tokens(text):
     """The tokens of an answer; 1,234 outside of brackets is one number."""
     if len(text) > MAX_CHARS: raise Refused("too long")
-    if not text.isascii() or not text.isprintable():
-        text = re.sub("[^ -~]", spelled, text).replace("}^{", "").replace("}_{", "")
+    text = re.sub("[^ -~]+", lambda m: re.sub(r"\}[_^]\{", "", "".join(map(spelled, m[0]))), text)
     for pattern, new in REWRITES:
         text = pattern.sub(new, text)
     text = RUN.sub(run, TEXT.sub(prose, REPEATING.sub(repeating, text.replace("}\\dot{", ""))))
@@ -189,16 +189,15 @@ def tokens(text):
     return tuple(tok if re.match(r"\\begin|\\end|..?$", tok) else re.sub(r"[{}\s]", "", tok)
                  for tok in TOKEN.findall(text))
 
-def spelled(match):
+def spelled(char):
     """A character beyond ASCII in LaTeX: by our table, else by Unicode's own description of it."""
-    char, plain = match[0], unicodedata.normalize("NFKC", match[0])
+    plain, kind = unicodedata.normalize("NFKC", char), unicodedata.decomposition(char).split(" ")[0]
     if char in SIGNS: return SIGNS[char]
     if "\u2044" in plain[1:-1]: return r"\frac{%s}{%s}" % tuple(plain.split("\u2044"))
-    mark = {"<super>": "^", "<sub>": "_"}.get(unicodedata.decomposition(char).split(" ")[0])
+    if kind in ("<super>", "<sub>"): return "^_"[kind == "<sub>"] + "{%s}" % plain.replace("−", "-")
     greek = re.match(r"GREEK (SMALL|CAPITAL) LETTER (\w+)$", unicodedata.name(plain[:1], ""))
     name = greek[2].title().replace("Lamda", "Lambda") if greek else ""
     if name: return f"\\{name.lower() if greek[1] == 'SMALL' else name} "
-    if mark: return mark + "{%s}" % plain.replace("\u2212", "-")
     return {"Cf": "", "Cc": " ", "Zs": " "}.get(unicodedata.category(char), plain)
 
 def repeating(match):
@@ -231,15 +230,15 @@ HOLDS = dict(zip((*FLIPPED, "\\ne"), map(vars(operator).get, ("lt", "le", "gt", 
 RELATIONS, REAL = {"=", "\\approx", "\\in", *HOLDS}, {"\\infty", "\\setR", *HOLDS, *SETS}
 OPENERS, CLOSERS = set(r"( [ { \{ \lfloor \lceil".split()), set(r") ] } \} \rfloor \rceil".split())
 NAME = re.compile(         # what may stand before "=": x, a_1, f(x), AB, |AB|, NO/BO, (x, y), Area
-    r"(?!(e|i|\\pi)$)(m )?(\\\w+ (\{ )?)?([A-Za-z]|\\|\x22)[^ (),;]*( \})?( \( [^+]* \))?"
+    r"(?!(e|i|\\pi)$)(m )?(\\\w+ (\{ )?)?([A-Za-z]|\\|\x22)[^ (),;]*( \})?( \( -?[^-+*/^]* \))?"
     r"|(m )?(\\\w+ (\{ )?)?[A-Z]( [A-Z])+( \})?|\( \S+( , \S+)+ \)|[A-Za-z]\S*( : [A-Za-z]\S*)+"
     r"|\\frac( \{ [A-Zd][ A-Za-z]* \}){2}")
-UNIT = re.compile(r"(.+?) ((?:\x22(?:\w\w+|[mgshLlNJWVAKCFT])|%|°)"
+UNIT = re.compile(r"(.+?) ((?:\x22(?:\w\w+|[mgshLlNJWVAKCFT])|%|°(?: [CF])?)"
                   r"(?: (?:\x22\w+|/|\*|\^ (?:\{ )?-?[0-9](?: \})?))*)")
 NOT_UNITS = set("""is are was be not no none to wrong false if when then than least most more less
     times half minus plus negative positive only about between from until above below under over nor
-    but incorrect where with for all any every because should could cannot undefined except or true
-    without at yes correct never neither dozen hundred thousand million billion""".split())
+    but incorrect where with for all any every because should cannot undefined except or true yes
+    without at correct never neither dozen hundred thousand million billion squared""".split())
 
 def split(toks, separators):
     """The parts of the tokens between separators outside of brackets, and these separators."""
@@ -247,6 +246,7 @@ def split(toks, separators):
     for at, tok in enumerate(toks):
         depth += (tok in OPENERS or tok[:6] == "\\begin") - (tok in CLOSERS or tok[:4] == "\\end")
         if depth == 0 and tok in separators: cuts.append(at)
+        if depth > 60: raise Refused("nested too deeply")
     parts = [tuple(toks[i + 1:j]) for i, j in zip(cuts, cuts[1:] + [len(toks)])]
     return parts, [toks[at] for at in cuts[1:]]
 
@@ -267,7 +267,7 @@ def unit(toks):
     """(value, unit) of 5 "cm, 5 "square "feet, 45 °, 5 %, \\dollar 5; "" is no unit."""
     match = UNIT.fullmatch(" ".join(toks))
     words = re.sub(r"\^\s+", "^", re.sub('["{}]', "", match[2])).split() if match else ()
-    if not match or '"' in match[1] or NOT_UNITS & {word.lower() for word in words} or (
+    if not match or {*'"%°'} & {*match[1]} or NOT_UNITS & {word.lower() for word in words} or (
             "°" in words and any(tok[1:] in FUNCTIONS for tok in toks)):
         return (toks[1:], "$") if toks[:1] == ("\\dollar",) else (toks, "")
     words = [word if word in UNITS else word.lower().removesuffix("s") for word in words]
@@ -286,6 +286,7 @@ class Compare:
     def same(self, a, g):
         """Lists, then names, units, brackets, sets of reals, words, and at last values."""
         if a == g: return True
+        self.fuel -= 20
         kinds, real = {bracket(a)[0], bracket(g)[0]}, REAL & {*a, *g}
         if "{}" in kinds and not real:
             x, y = (members(bracket(t)[1] if bracket(t)[0] == "{}" else t) for t in (a, g))
@@ -313,16 +314,14 @@ class Compare:
             return a == g
         return self.equal(a, g) or self.rounded(a, g)
 
-    def match(self, a, g):
-        """One to one in any order."""
+    def match(self, a, g):  # one to one, in any order
         for want in g:
             at = next((k for k, member in enumerate(a) if self.same(member, want)), None)
             if at is None: return False
             a = a[:at] + a[at + 1:]
         return not a
 
-    def in_order(self, a, g):
-        """Tuples and intervals member by member; None if these are none."""
+    def in_order(self, a, g):  # tuples and intervals, member by member; None for anything else
         (x, a), (y, g) = bracket(a), bracket(g)
         a, g = split(a, SEPARATORS)[0], split(g, SEPARATORS)[0]
         if len(a + g) > 2: return (x, len(a)) == (y, len(g)) and all(map(self.same, a, g))
@@ -347,8 +346,9 @@ class Compare:
         a, g = (left + ("-", "(") + right + (")",) for left, right in (a, g))
         try: p, q = self.value(a), self.value(g)
         except Exception: return False
-        sign = (p * self.mp.conj(q)).real * (1 if x == y else -1) if min(abs(p), abs(q)) > 1e-30 else 0
-        return sign != 0 and (sign > 0 or x[0] not in FLIPPED) and self.equal(a, g, True)
+        if min(norm(p), norm(q)) < 1e-30: return False                      # always true, as 2 = 2
+        same = (p / q).real * (1 if x == y else -1) > 0 or x[0] not in FLIPPED
+        return same and self.equal(a, g, True)
 
     def same_reals(self, a, g):
         """Are two sets of real numbers alike at, between and beyond all their end points?"""
@@ -377,7 +377,7 @@ class Compare:
                 for op, *pair in zip(ops, sides, sides[1:]))
         parts, found = split(inside, ("|", ":"))
         if kind == "{}" and found:                            # {x | x > 2}, {x in R : x > 2}
-            head = () if len(parts[0]) == 1 else parts[0] + ('"and',)
+            head = parts[0] + ('"and',) if len(parts[0]) > 1 else ()       # x, or x in R
             return set(), *self.reals(head + parts[1])[1:]
         if toks == ("\\setR",): return set(), set(), lambda x: True
         if kind in ("{}", ""):
@@ -545,7 +545,6 @@ LEVEL = {"+": 6, "-": 6, "\\over": 6, "\\choose": 6, "*": 7, "/": 7, "%": 7, "^"
 
 # ---- many at once
 class Verdicts(list): timeouts = 0  # how many are False because they were stopped
-
 def verify_all(pairs, workers=2, timeout=5.0, strict=False):
     """Verdicts in the order of the (completion, gold) pairs. Work is bounded, most of it done here;
     what takes too many steps goes to a process that is killed after so many seconds."""

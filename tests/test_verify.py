@@ -1,0 +1,212 @@
+r"""The verifier: a labelled table, the policies it states, hostile text, deadlines, one box finder.
+
+tests/verify_table.jsonl holds our own (gold, completion, expect, kind) rows, grouped by kind: the
+documentation of what counts as equal. Rows marked known_miss are right answers that we refuse.
+"""
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import saliency
+import verify
+from verify import boxed_spans, equivalent, extract, last_boxed, verify_all
+
+ROOT = Path(__file__).resolve().parent.parent
+ROWS = [json.loads(line) for line in (ROOT / "tests/verify_table.jsonl").open(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("kind", sorted({row["kind"] for row in ROWS}))
+def test_the_table(kind):
+    """Every row is judged as labelled; a known miss must stay refused, or lose its mark."""
+    for row in ROWS:
+        if row["kind"] == kind:
+            verdict, how = verify.judge(row["completion"], row["gold"])
+            wanted = row["expect"] != row.get("known_miss", False)
+            assert verdict == wanted, (row["gold"], row["completion"], how)
+
+
+def test_the_table_is_large_and_its_misses_are_few():
+    """A known miss may only be a right answer refused: a wrong one accepted teaches the error."""
+    misses = [row for row in ROWS if row.get("known_miss")]
+    assert len(ROWS) >= 250 and len({row["kind"] for row in ROWS}) >= 30
+    assert len(misses) <= 10 and all(row["expect"] for row in misses)
+    assert 0.3 < sum(row["expect"] for row in ROWS) / len(ROWS) < 0.8     # neither answer is cheap
+
+
+def test_the_policies_of_the_docstring_hold():
+    """Each "gold ~ answer" and "gold !~ answer" of the docstring is run."""
+    policies = verify.__doc__.partition("Policies")[2].partition("The last complete box")[0]
+    lines = policies.splitlines()
+    examples = [part for line in lines[1:] for part in line.split(" ; ") if "~ " in part]
+    assert len(examples) >= 45
+    for example in examples:
+        gold, differs, answer = re.fullmatch(r"(?:.*: )?\s*(.+?) (!?)~ (.+?)\s*", example).groups()
+        assert equivalent(answer, gold) == (not differs), example
+
+
+# ------------------------------------------------------------------ boxes
+
+
+@pytest.mark.parametrize("text, contents", [
+    (r"a \boxed{1} b \boxed{2}", ["1", "2"]), (r"bad \boxed{3 then \boxed{4} end", ["4"]),
+    (r"\boxed{3 only", []), (r"\boxed{\frac{1}{2}}", [r"\frac{1}{2}"]),
+    (r"\boxed{\boxed{4}}", [r"\boxed{4}"]), (r"\boxed{\{1,2\}}", [r"\{1,2\}"]), ("none", []),
+    (r"\boxed{}", [""]), (r"}}} \boxed{5} {{{", ["5"])])
+def test_boxes_by_hand(text, contents):
+    """An unclosed box hides none of those inside of it; a complete one replaces those."""
+    spans = boxed_spans(text)
+    assert [text[a + 7:b - 1] for a, b in spans] == contents
+    assert last_boxed(text) == (spans[-1] if spans else None)
+
+
+@pytest.mark.parametrize("completion, gold, expect", [
+    ("the answer is \\boxed{4}", "4", True), (r"first \boxed{5} then \boxed{4}", "4", True),
+    (r"first \boxed{4} then \boxed{5}", "4", False), (r"\boxed{0.5}", r"\frac{1}{2}", True),
+    (r"\boxed{ \text{Yes} }", "Yes", True), (r"\boxed{x=4}", "4", True),
+    (r"\boxed{\boxed{4}}", "4", True), (r"\boxed{\{1,2\}}", r"\{2,1\}", True),
+    (r"\boxed{3 oops \boxed{4}", "4", True), (r"\boxed{4", "4", False), (r"\boxed {4}", "4", False),
+    (r"\fbox{4}", "4", False), (r"\boxed{}", "4", False), ("answer 4 without box", "4", False)])
+def test_the_training_reward_wants_a_box(completion, gold, expect):
+    """The reference values of the GRAIL release's reward, under strict=True."""
+    assert verify.verify(completion, gold, strict=True) == expect
+
+
+def test_reward_and_saliency_read_the_same_box():
+    """Saliency of one box and reward of another would credit the tokens of an abandoned answer."""
+    class Characters:
+        def decode(self, ids, **_):
+            return "".join(map(chr, ids))
+
+    for text in (r"a \boxed{1} b \boxed{23} c", r"<think>\boxed{1}</think> so \boxed{2}.",
+                 r"\boxed{3 oops \boxed{4}", r"<think> \boxed{7}", "no box"):
+        span = saliency.answer_span(Characters(), [ord(c) for c in text], text)
+        content = text[span[1]:span[2]] if span else None
+        assert content == extract(text, strict=True)
+
+
+def test_no_other_file_looks_for_boxes():
+    """Two box finders drift apart; this is the only one."""
+    for path in [*ROOT.glob("*.py"), *ROOT.glob("data/*.py"), *ROOT.glob("examples/*.py")]:
+        if path.name != "verify.py":
+            for line in path.read_text().splitlines():
+                assert not re.search(r"(find|search|match|split|compile)\w*\(.*boxed\{", line), line
+
+
+# ------------------------------------------------------------------ hostile text
+
+
+def box(content):
+    return "\\boxed{" + content + "}"
+
+
+CODE = ["__import__('os').system('touch pwned')", "open('pwned','w')", "eval('1')", "exec('x=1')",
+        "(lambda:0)()", "().__class__.__bases__", "{0.__class__}", "%s%s%n", "`touch pwned`",
+        "$(touch pwned)", "; rm -rf x", "'; DROP TABLE x"]
+HUGE = ["9^{9^{9^9}}", "9**9**9**9", "10^{10^{10}}", "(10^6)!", "9!!!!!!!", r"\binom{10^9}{10^8}",
+        r"\binom{1000000}{500000}", "2^{" * 500 + "2" + "}" * 500, "0.1^{10^{12}}", "1e999999999",
+        "(1e9999)^{9999}", "9" * 100_000, "0." + "0" * 100_000 + "1", r"\sum_{k=1}^{10^{12}} k",
+        r"\sin(10^{3000})", "e^{e^{e^{e^e}}}", "1/0", "0/0", r"\infty-\infty"]
+DEEP = ["(" * 10_000 + "5" + ")" * 10_000, "{" * 10_000 + "5" + "}" * 10_000, "-" * 2900 + "5",
+        "[" * 1400 + "5" + "]" * 1400, "|" * 2900, "\\sqrt" * 500 + "5", "\\frac" * 500 + "5",
+        "\\frac{1}{" * 200 + "2" + "}" * 200, "\\sin" * 600 + " 5", "x_{" * 600 + "1" + "}" * 600,
+        "1," * 1400 + "1", "x=1," * 700 + "x=1", "=".join(["5"] * 1400), "<".join(["x"] * 1400),
+        "\\pm1," * 300 + "1", "\\cup".join(["(0,1)"] * 400), "\\text{" * 400 + "5" + "}" * 400,
+        "\\begin{pmatrix}" * 200, "\\int " * 500, "1+" * 1400 + "1", "x" * 2900, "^" * 2900,
+        "'" * 2900, "!" * 2900, "\\left(" * 400, "." * 2900, "," * 2900, "1,234," * 400]
+ODD = ["\x00", "5\x00", "\u0664\u0662", "5\u0301", "\U0001f600", "\ud800", "\u202e6", "²"]
+WHOLE = ["\\boxed{" * 10_000, "{" * 200_000, "answer is " * 100_000, "#### " * 100_000,
+         "<think>" * 50_000, "</think>" * 50_000, "A" * 1_000_000, "\n" * 1_000_000,
+         " " * 1_000_000 + "\\boxed{", "$" * 500_000, "\\" * 1_000_000]
+HOSTILE = [box(text) for text in CODE + HUGE + DEEP + ODD] + WHOLE
+GOLDS = ["7", r"\frac{1}{3}", "(1,2)", r"\{1,2\}", "[0,1)", "x=7", r"\text{yes}", r"\sin x"]
+
+
+def test_hostile_text_is_refused_in_time_and_runs_nothing(tmp_path, monkeypatch):
+    """Injection, towers of powers, megabytes, deep nesting, foreign digits: False, each within 2 s.
+
+    All in this process: there is no deadline to save it, so it has to terminate by itself.
+    """
+    monkeypatch.chdir(tmp_path)
+    assert len(HOSTILE) >= 60
+    for text in HOSTILE:
+        for gold in GOLDS:
+            began = time.process_time()
+            assert verify.verify(text, gold) is False, (text[:80], gold)
+            assert time.process_time() - began < 2, (text[:80], gold)
+    assert not list(tmp_path.iterdir())
+
+
+def test_hostile_text_stays_small():
+    """The same in a process of its own that may hold 1 GB: it must come to its end."""
+    resource = pytest.importorskip("resource")          # Windows has no such limit to set
+    code = ("import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (10**9, 10**9));"
+            f"sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'tests')!r}];"
+            "import verify; from test_verify import HOSTILE;"
+            "print(sum(verify.verify(text, '7') for text in HOSTILE))")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "0" and resource, done.stderr[-500:]
+
+
+def test_it_works_from_any_thread():
+    """Graders that set an alarm raise outside the main thread: the reward is 0 for everything."""
+    out = []
+    thread = threading.Thread(target=lambda: out.append(
+        [verify.verify(row["completion"], row["gold"]) for row in ROWS[:200]]))
+    thread.start()
+    thread.join()
+    assert out[0] == [verify.verify(row["completion"], row["gold"]) for row in ROWS[:200]]
+
+
+# ------------------------------------------------------------------ batches
+
+
+def test_a_batch_keeps_its_order():
+    pairs = [(box(str(i)), str(i if i % 3 else i + 1)) for i in range(60)]
+    assert list(verify_all(pairs, strict=True)) == [i % 3 != 0 for i in range(60)]
+    assert verify_all(pairs).timeouts == 0 and verify_all([]) == []
+
+
+def test_what_does_not_end_is_killed_and_counted():
+    """A process that sleeps past its deadline gives no verdict, and None is not a quiet "wrong"."""
+    sleeper = (sys.executable, "-c", "import time; time.sleep(60)")
+    began = time.time()
+    assert verify.in_process(b"[]", 0.5, sleeper) is None
+    assert time.time() - began < 20
+    crash = (sys.executable, "-c", "raise SystemExit(3)")
+    assert verify.in_process(b"[]", 20, crash) is None
+
+
+def test_timeouts_are_counted_and_told(monkeypatch, capsys):
+    def out_of_fuel(*_, **__):
+        raise verify.OutOfFuel
+
+    monkeypatch.setattr(verify, "judge", out_of_fuel)                 # every pair is a hard one
+    monkeypatch.setattr(verify, "in_process", lambda job, timeout: None)
+    verdicts = verify_all([(box("x+1"), "1+x"), (box("y+2"), "2+y")])
+    assert list(verdicts) == [False, False] and verdicts.timeouts == 2
+    assert "2" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------ the command line
+
+
+def test_the_command_line(tmp_path):
+    def run(*argv):
+        return subprocess.run([sys.executable, ROOT / "verify.py", *argv], capture_output=True,
+                              text=True)
+
+    assert run(r"\boxed{\frac12}", "0.5").stdout.startswith("True (")
+    assert run("0.3", "0.5").stdout.startswith("False (")
+    table = tmp_path / "t.jsonl"
+    table.write_text("".join(json.dumps(
+        {"gold": "1", "completion": box(answer), "expect": True, "kind": answer}) + "\n"
+        for answer in "12"))
+    lines = run("--table", table).stdout.splitlines()
+    assert lines[1].split()[:5] == ["all", "2", "50.0", "0", "1"]
+    assert run("--table", "nowhere").returncode == 2 and run("only one").returncode == 2
