@@ -145,7 +145,7 @@ def split_solution(problem, answer, solution, most=4):
         return {float(found.replace(",", "")) for found in re.findall(NUMBER, text)}
 
     steps, pattern = [], MARKED if "<<" in solution else PLAIN
-    for sentence in re.split(r"\n+|(?<=[.!?])\s+", solution.partition("####")[0]):
+    for sentence in re.split(r"\n+|(?<=[.!?])\s+", solution):
         for found in pattern.finditer(sentence):
             left, value = (side.translate(SPELLING) for side in found.groups())
             if not verify.equivalent(value, left):

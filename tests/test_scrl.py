@@ -451,6 +451,23 @@ def test_two_steps_on_the_tiny_model(tmp_path, monkeypatch, capsys):
     assert weights[0] == weights[1]
 
 
+def test_the_loop_trains_on_the_advantages_of_judge(tmp_path, monkeypatch):
+    """With rewards that differ and advantages that are 0, plain GRPO would move the weights."""
+    real = scrl.judge
+
+    def indifferent(*arguments):
+        rewards, A, figures = real(*arguments)
+        rewards[:, 0], rewards[:, 1] = 0, 1
+        return rewards, 0 * A, figures
+
+    monkeypatch.setattr(scrl, "judge", indifferent)
+    run(monkeypatch, "--prompts", 2, "--group", 4, "--eval-problems", 0, "--steps", 1,
+        "--name", tmp_path / "run")
+    before, after = (problems.load_policy(name)[0].state_dict()
+                     for name in ("tiny", str(tmp_path / "run/checkpoint")))
+    assert all(torch.equal(before[key], after[key]) for key in before)
+
+
 @pytest.mark.parametrize("arguments, reason", [
     (["--group", 5], "--group 5"), (["--group", 2], "--group 2")])
 def test_groups_that_have_no_halves_are_named(arguments, reason, monkeypatch):
