@@ -90,7 +90,7 @@ def evaluate(model, tokenizer, problems, *, samples=1, temperature=1.0, top_p=1.
     except torch.OutOfMemoryError:
         raise BadInput(f"--batch-size {batch_size} does not fit on this card; halve it.") from None
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(*[summarise(list(done.values()), ks)] * bool(done)) from None
+        raise KeyboardInterrupt(*([summarise(list(done.values()), ks)] if done else [])) from None
     finally:
         bar.close()
         if file:
@@ -245,7 +245,7 @@ def main():
     add("--thinking", action="store_true", help="leave Qwen3's thinking mode on")
     add("--majority", action="store_true", help="one more column: the vote of the samples")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu or cuda")
-    add("--out", default="", help="file of samples; empty: runs/evaluate/MODEL-seedN.jsonl")
+    add("--out", default="", help="file of samples; empty: one in runs/evaluate/")
     add("--paper-protocol", action="store_true", help="as GRAIL was evaluated: " + str(PAPER))
     add("--compare", nargs="+", metavar="FILE", help="A B, or with seeds: A A A vs B B B")
     args = parser.parse_args()
@@ -266,7 +266,8 @@ def main():
             raise BadInput(f"--data {args.data}: two sets would be called {name}.")
         sets[name] = sorted(rows, key=key)[:SUBSETS.get(name)] if args.paper_protocol else rows
     model, tokenizer = load_policy(args.model, args.device)
-    out = f"runs/evaluate/{args.model.strip('/').replace('/', '-')}-seed{args.seed}.jsonl"
+    size = f"{args.limit or 'all'}x{args.samples}"
+    out = f"runs/evaluate/{args.model.strip('/').replace('/', '-')}-{size}-seed{args.seed}.jsonl"
     decoding = {k: getattr(args, k) for k in ("samples", "temperature", "top_p", "top_k", "seed",
                                               "max_new_tokens", "batch_size", "thinking")}
     try:

@@ -1,6 +1,6 @@
 r"""GRAIL: tokens that the answer leans on get more of the advantage.
 
-    python grail.py                                 # CPU, two minutes: a tiny model learns to think
+    python grail.py                                 # CPU, a minute: a tiny model learns to think
     python grail.py --model Qwen/Qwen3-0.6B         # one 24 GB card: GSM8K, 64 rollouts a step
     python grail.py --model FOLDER --data FILE.jsonl --rows both --as-released
 
@@ -104,6 +104,9 @@ def credit(config):
 def show(summary):
     """Print one completion of the last steps, coloured by its weights, and write it as a page."""
     folder, example = Path(summary["folder"]), summary["example"]
+    if example is None:
+        print("no completion was trained, so there is none to show")
+        return
     tokenizer = AutoTokenizer.from_pretrained(folder / "checkpoint")
     ids, w = example["ids"], example["weights"]
     print(f"\nOne completion (reward {example['reward']:.0f}) of: {example['problem']}\n"

@@ -1,6 +1,6 @@
 r"""GRPO on mathematics, one card, no framework: the baseline, and the loop all methods share.
 
-    python grpo.py                                  # CPU, two minutes: a tiny model learns to think
+    python grpo.py                                  # CPU, a minute: a tiny model learns to think
     python grpo.py --model Qwen/Qwen3-0.6B          # one card: GSM8K, 64 rollouts a step
     python grpo.py --model FOLDER --data FILE.jsonl --steps 50
 
@@ -26,7 +26,7 @@ import verify
 from problems import BadInput
 from rollout import sample, stop_ids
 from runs import (LOG, append, check, flags, load_split, measure, memory_estimate, open_run, parse,
-                  save, widest)
+                  save, steps_uninterrupted, widest)
 
 # ------------------------------------------------------------------------------ the concept
 
@@ -121,6 +121,8 @@ def token_scale(mask, loss, max_new_tokens):
     token     1 / tokens of the step                long completions weigh more   (DAPO, 2.3)
     sequence  1 / (B * own length)                  every completion weighs alike (GRPO paper)
     constant  1 / (B * max_new_tokens)              no length enters              (Dr. GRPO)
+
+    A row that --mask-truncated empties has no tokens left to count, but stays one of the B.
     """
     lengths = mask.sum(1, keepdim=True)  # (B, 1)
     if loss == "token":
@@ -165,7 +167,7 @@ def update(model, optimizer, rollouts, rewards, credit, config, tokenizer, refer
     rows_to_train = order[needed[order]]  # (R,)
     batches = rows_to_train.split(config.microbatch) if len(rows_to_train) else []
     old, weights, ref = (torch.zeros(B, T, device=device) for _ in range(3))  # (B, T) each
-    total = dict.fromkeys(("loss", "clipped", "entropy", "tokens", "gap_sum", "gap_max"), 0.0)
+    total = dict.fromkeys(("loss", "clipped", "entropy", "tokens", "gap_sum", "gap_max", "kl"), 0.0)
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
     grad_norm = 0.0
     for inner in range(config.inner if batches else 0):
@@ -190,7 +192,9 @@ def update(model, optimizer, rollouts, rewards, credit, config, tokenizer, refer
             surrogate = clipped_surrogate(ratio, A, config.clip_low, config.clip_high)  # (b, t)
             objective = weights[rows, :t] * surrogate  # (b, t)
             if reference is not None:
-                objective = objective - config.kl * k3(forward.logprobs, ref[rows, :t])
+                penalty = k3(forward.logprobs, ref[rows, :t])  # (b, t)
+                objective = objective - config.kl * penalty
+                total["kl"] += float(penalty.detach().sum())
             loss = -(objective * scale[rows, :t]).sum()
             loss.backward()
 
@@ -203,10 +207,11 @@ def update(model, optimizer, rollouts, rewards, credit, config, tokenizer, refer
                 gap = (forward.logprobs.detach() - rollouts.logprobs[rows, :t]).abs()  # (b, t)
                 total["gap_sum"] += float(gap.sum())
                 total["gap_max"] = max(total["gap_max"], float(gap.max()))
+            del forward, ratio, surrogate, objective, loss  # free before the next forward is built
         grad_norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip))
         if not math.isfinite(total["loss"] + grad_norm):
             raise BadInput(f"--lr {config.lr}: loss {total['loss']}, gradient norm {grad_norm}; "
-                           "the last checkpoint is intact, halve --lr or raise --warmup.")
+                           "nothing was overwritten, halve --lr or raise --warmup.")
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)  # 4 bytes a parameter, back before the next sampling
     first = max(1.0, total["tokens"] / config.inner)
@@ -215,7 +220,8 @@ def update(model, optimizer, rollouts, rewards, credit, config, tokenizer, refer
     stats = {"loss": total["loss"], "groups": len(rewards), "entropy": total["entropy"] / first,
              "informative": int((token_advantages.reshape(len(rewards), -1) != 0).any(1).sum()),
              "clipped": total["clipped"] / max(1.0, total["tokens"]), "grad_norm": grad_norm,
-             "gap_mean": total["gap_sum"] / first, "gap_max": total["gap_max"],
+             "kl": total["kl"] / max(1.0, total["tokens"]), "gap_mean": total["gap_sum"] / first,
+             "gap_max": total["gap_max"],
              "weight_mean": float(w.mean()), "weight_min": float(w.min()),
              "weight_max": float(w.max())}
     return stats, weights
@@ -238,6 +244,12 @@ def pick(total, cursor, count, seed):
     """
     places = [divmod(i, total) for i in range(cursor, cursor + count)]
     return [epoch_order(total, seed, epoch)[place] for epoch, place in places]
+
+
+def prompt_keys(picked, m, total):
+    """Keys of the random numbers, m a problem; one picked twice in a step is not sampled alike."""
+    again = [picked[:n].count(i) for n, i in enumerate(picked)]
+    return [m * (i + total * n) + j for i, n in zip(picked, again) for j in range(m)]
 
 
 def ask_once(tokenizer, row, config):
@@ -268,12 +280,12 @@ def train(config, credit=uniform, ask=ask_once, judge=judge_outcome):
         reference = problems.load_policy(config.model, config.device)[0].requires_grad_(False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=0.0,
                                   fused=device.type == "cuda")
+    prompts = [ask(tokenizer, row, config) for row in rows]
+    m = len(prompts[0])
     folder, step = open_run(config, optimizer)
     if config.checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.train()  # Hugging Face models checkpoint in train mode only; dropout is 0 in these
-    prompts = [ask(tokenizer, row, config) for row in rows]
-    m = len(prompts[0])
     size = sum(p.numel() for p in model.parameters()) / 1e6
     longest = len(tokenizer.encode(max((p for ps in prompts for p in ps), key=len)))
     print(f"{config.method}: {config.model} ({size:.2f} M parameters) on {device}, {config.data} "
@@ -284,8 +296,8 @@ def train(config, credit=uniform, ask=ask_once, judge=judge_outcome):
     print(memory_estimate(model, config, longest))
     before = measure(model, tokenizer, held_out, config, "before") if step == 0 else None
     example = None
-    try:
-        while step < config.steps:
+    with steps_uninterrupted() as stop:
+        while step < config.steps and not stop:
             began = time.time()
             for group in optimizer.param_groups:
                 group["lr"] = config.lr * min(1.0, (step + 1) / max(1, config.warmup))
@@ -293,12 +305,16 @@ def train(config, credit=uniform, ask=ask_once, judge=judge_outcome):
             rollouts = sample(model, tokenizer, [p for i in picked for p in prompts[i]],
                               samples=config.group // m, max_new_tokens=config.max_new_tokens,
                               temperature=config.temperature, seed=config.seed * 1_000_003 + step,
-                              keys=[m * i + j for i in picked for j in range(m)])
+                              keys=prompt_keys(picked, m, len(rows)))
             sampled = time.time()
             asked = [rows[i] for i in picked]
             rewards, token_advantages, figures = judge(rollouts, asked, config, tokenizer)
             stats, weights = update(model, optimizer, rollouts, rewards, credit, config,
                                     tokenizer, reference, token_advantages)
+            if stats["gap_mean"] > 0.05:
+                raise BadInput(f"--model {config.model}: sampler and scorer differ by "
+                               f"{stats['gap_mean']:.2f} nats a token; models that scale or cap "
+                               "their logits are not supported.")
             step += 1
             seconds, tokens = time.time() - began, int(rollouts.lengths.sum())
             peak = torch.cuda.max_memory_allocated() / 1e9 if device.type == "cuda" else 0.0
@@ -318,13 +334,15 @@ def train(config, credit=uniform, ask=ask_once, judge=judge_outcome):
                 save(folder, model, tokenizer, optimizer, step)
             if config.snapshot_every and step % config.snapshot_every == 0:
                 model.save_pretrained(folder / "snapshots" / f"step_{step:05d}")
-    except KeyboardInterrupt:
-        print(f"\nstopped by Ctrl-C after step {step}; continue with --resume {folder}")
     save(folder, model, tokenizer, optimizer, step)
-    after = measure(model, tokenizer, held_out, config, "after ") if step == config.steps else None
+    if stop:
+        print(f"stopped by Ctrl-C after step {step}; continue with --resume {folder}")
+    after = None if stop else measure(model, tokenizer, held_out, config, "after ")
     summary = {"folder": str(folder), "step": step, "before": before, "after": after,
                "example": example}
-    (folder / "summary.json").write_text(json.dumps(summary, indent=1))
+    path = folder / "summary.json"
+    old = json.loads(path.read_text()) if path.exists() else {}  # a resumed run keeps its "before"
+    path.write_text(json.dumps(old | {k: v for k, v in summary.items() if v is not None}, indent=1))
     print(f"checkpoint, metrics and samples are in {folder}")
     return summary
 

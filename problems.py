@@ -45,6 +45,10 @@ def run(main):
     except BadInput as mistake:
         print(f"error: {mistake}", file=sys.stderr)
         sys.exit(2)
+    except torch.OutOfMemoryError:
+        print("error: the card's memory is full; halve --microbatch, then --prompts, then "
+              "--max-new-tokens, or add --checkpointing.", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         print("\nstopped by Ctrl-C", file=sys.stderr)
         sys.exit(130)

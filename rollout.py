@@ -231,7 +231,8 @@ def sample(model, tokenizer, prompts, *, samples=1, max_new_tokens, temperature=
     order = sorted(range(N), key=lambda i: len(tokens[i]))  # alike lengths together: less padding
     chunk = max(1, (batch_size or N * samples) // samples)  # prompts at a time
     batches = [order[i:i + chunk] for i in range(0, N, chunk)]
-    if "sliding_attention" in getattr(model.config, "layer_types", []):
+    window = getattr(model.config, "sliding_window", None)
+    if window and max(map(len, tokens)) + max_new_tokens > window:
         # The window counts cache slots, the gap after a short prompt included: no gaps, then.
         batches = [list(same) for batch in batches
                    for _, same in itertools.groupby(batch, key=lambda i: len(tokens[i]))]

@@ -16,6 +16,9 @@ import argparse
 import itertools
 import json
 import shutil
+import signal
+import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -24,7 +27,7 @@ import evaluate
 import problems
 from problems import BadInput
 
-# The tiny embedded model learns in two minutes at settings that would wreck a real one. They were
+# The tiny embedded model learns in a minute at settings that would wreck a real one. They were
 # chosen with grpo.py alone and frozen before any other method was run.
 DEMO = dict(data="arithmetic", device="cpu", steps=40, prompts=16, max_new_tokens=72, lr=2e-4,
             warmup=5, microbatch=64, eval_problems=200, eval_samples=4, save_every=0)
@@ -80,6 +83,9 @@ def parse(parser, argv=None):
         except (OSError, ValueError):
             raise BadInput(f"--resume {args.resume}: no readable config.json there, "
                            "so it is no run's folder.") from None
+        if not (Path(args.resume) / "checkpoint" / "trainer.pt").exists():
+            raise BadInput(f"--resume {args.resume}: it ended before its first checkpoint; "
+                           "start it again.")
         method = args.method
         parser.set_defaults(**{**saved, "resume": ""})
         args = parser.parse_args(argv)
@@ -104,10 +110,16 @@ def check(config):
     if config.temperature <= 0:
         raise BadInput(f"--temperature {config.temperature}: greedy rollouts are all alike; "
                        "take 1.0.")
-    for name in ("steps", "prompts", "max_new_tokens", "inner", "microbatch", "eval_samples"):
-        if getattr(config, name) < 1:
+    least = dict.fromkeys(("steps", "prompts", "max_new_tokens", "inner", "microbatch",
+                           "eval_samples"), 1)
+    least |= dict.fromkeys(("lr", "warmup", "clip_low", "clip_high", "kl", "eval_problems",
+                            "save_every", "snapshot_every", "seed"), 0)
+    for name, value in {**least, "grad_clip": 1e-9}.items():
+        if getattr(config, name) < value:
             raise BadInput(f"--{name.replace('_', '-')} {getattr(config, name)}: "
-                           "must be at least 1.")
+                           f"must be at least {value:g}.")
+    if config.seed >= 2**40:
+        raise BadInput(f"--seed {config.seed}: take one below 2^40.")
 
 
 # ------------------------------------------------------------------------------ the folder
@@ -117,8 +129,13 @@ def open_run(config, optimizer):
     """(folder, step to start from): a new folder, or the resumed one and Adam's state with it."""
     if config.resume:
         folder = Path(config.resume)
-        state = torch.load(folder / "checkpoint" / "trainer.pt", weights_only=True)
+        state = torch.load(folder / "checkpoint" / "trainer.pt", "cpu", weights_only=True)
         optimizer.load_state_dict(state["optimizer"])
+        (folder / "config.json").write_text(json.dumps(vars(config), indent=1))
+        for name in ("metrics.jsonl", "samples.jsonl"):  # steps after the checkpoint are done again
+            lines = (folder / name).read_text(encoding="utf-8").splitlines(keepends=True)
+            kept = [line for line in lines if json.loads(line)["step"] <= state["step"]]
+            (folder / name).write_text("".join(kept), encoding="utf-8")
         return folder, state["step"]
     folder = Path(config.name)
     for i in itertools.count(2):  # never write over an older run
@@ -140,10 +157,32 @@ def save(folder, model, tokenizer, optimizer, step):
     model.save_pretrained(new)
     tokenizer.save_pretrained(new)
     torch.save({"optimizer": optimizer.state_dict(), "step": step}, new / "trainer.pt")
+    shutil.rmtree(old, ignore_errors=True)
     if final.exists():
         final.rename(old)
     new.rename(final)
     shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def steps_uninterrupted():
+    """Ctrl-C waits for the end of the step, so that what is saved is a whole one; twice: at once.
+
+    Yields a list that is empty until Ctrl-C. In threads other than the main one nothing changes.
+    """
+    stop, main = [], threading.current_thread() is threading.main_thread()
+
+    def on_ctrl_c(*_):
+        stop.append(True)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        print("\nCtrl-C: finishing this step first; once more stops at once", flush=True)
+
+    before = signal.signal(signal.SIGINT, on_ctrl_c) if main else None
+    try:
+        yield stop
+    finally:
+        if main:
+            signal.signal(signal.SIGINT, before)
 
 
 def append(path, rows):
@@ -152,7 +191,8 @@ def append(path, rows):
         file.writelines(json.dumps(row) + "\n" for row in rows)
 
 
-# What diagnoses RL, one line a step. Gap: sampler's against scorer's log-probs, mean and largest.
+# What diagnoses RL, one line a step. Entropy, clipped and gap (sampler's against scorer's
+# log-probs, mean and largest) are of the completions that had a gradient: 0 where none had.
 LOG = ("step {step:4d}  reward {reward:.3f}  informative {informative}/{groups}  "
        "truncated {truncated:.0%}  length {length:.0f}  entropy {entropy:.3f}  "
        "clipped {clipped:.1%}  grad {grad_norm:.3f}  "
@@ -216,11 +256,12 @@ def memory_estimate(model, config, prompt_tokens):
     rows = config.prompts * config.group
     kept = 4 * c.hidden_size if config.checkpointing else (
         34 * c.hidden_size + 12 * c.intermediate_size + 8 * c.num_attention_heads * head)
-    gb = {"weights, gradients, Adam": 16 * n, "bf16 copy": 2 * n,
+    n_ref = n if config.kl > 0 else 0
+    gb = {"weights, gradients, Adam": 16 * n + 4 * n_ref, "bf16 copy": 2 * n,
           "KV cache": 4 * c.num_hidden_layers * c.num_key_value_heads * head * rows * tokens,
           "activations": c.num_hidden_layers * kept * tokens * config.microbatch,
           "logits": 25 * 512 * c.vocab_size}
     gb = {name: size / 1e9 for name, size in gb.items()}
-    peak = 18e-9 * n + max(gb["KV cache"], gb["activations"] + gb["logits"])
+    peak = 18e-9 * n + 4e-9 * n_ref + max(gb["KV cache"], gb["activations"] + gb["logits"])
     return ("memory, roughly: " + ", ".join(f"{name} {size:.1f}" for name, size in gb.items())
             + f"; peak {peak:.1f} GB (cache and activations are not held together)")

@@ -135,7 +135,7 @@ ALIAS = {name: names.split()[0].strip("_") for names in r"""\frac dfrac tfrac cf
     mathbf bm boldsymbol mathsf mathit mathcal underline big Big bigl bigr Bigl Bigr bigg Bigg biggl
     biggr Biggl Biggr space large Large""".split(";") for name in names.split()[1:]}
 REWRITES = [(re.compile(pattern), new) for pattern, new in (
-    (r"(?<=[0-9])(?:\{,\}|,?\s*(?:\\!\s*)+,?|(?:\\[,;: ])+)\s*(?=[0-9]{3}(?![0-9]))", ""),  # 1\,000
+    (r"(?<=[0-9])(?:\{,\s*\}|,?\s*(?:\\!\s*)+,?|(?:\\[,;: ])+)\s*(?=[0-9]{3}(?![0-9]))", ""),  # 1\,000
     (r"(?<![0-9.,/^_{])([0-9]{1,3}) (?=[0-9]{3}(?![0-9/.{]))", r"\1"),                     # 1 000
     (r"\\\$", r"\\dollar "), (r"\\(?:left|right)\s*\.|(?<!\\)\\[][(),;:!> ]|[~$`\x22]", " "),
     (r"(\\[dtc]?(?:frac|binom))\s*([0-9])\s*([0-9])", r"\1{\2}{\3}"), (r"\*\*", "^"),      # \frac12
@@ -410,7 +410,8 @@ class Compare:
         for point in range(8):
             self.letters, self.size = False, 0
             for bits in (200, 700):
-                bits, self.peak = bits + 2 * self.size * (not self.letters), 0
+                if self.letters and self.size > 3000: break               # too large a point
+                bits, self.peak = bits + 2 * self.size, 0
                 try:
                     x, y = self.value(a, point, bits), self.value(g, point, bits)
                     if scaled: x, y = x * self.value(g, 2, bits), y * self.value(a, 2, bits)
@@ -420,7 +421,6 @@ class Compare:
                     if not self.letters: return False
                     break
                 if gap > max(size, self.peak) * self.mp.mpf(2) ** (60 - bits): return False
-                if self.peak > 1e60 * max(size, 1): break
             else: agreed += 1
             if not self.letters: break
         self.how = "equal at several points" if self.letters else "equal to 200 digits"

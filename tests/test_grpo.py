@@ -330,6 +330,12 @@ def test_every_epoch_visits_every_problem_once_and_differently():
     assert grpo.pick(10, 0, 10, seed=4) != first
 
 
+def test_a_problem_picked_twice_in_a_step_is_sampled_anew():
+    """A file of 10 rows and 16 prompts a step: equal keys make equal groups, counted twice."""
+    assert grpo.prompt_keys([3, 5, 3], 1, 10) == [3, 5, 13]
+    assert grpo.prompt_keys([3, 3], 2, 10) == [6, 7, 26, 27]
+
+
 @pytest.mark.parametrize("flag, value", [
     ("--group", "1"), ("--temperature", "0"), ("--microbatch", "0"), ("--steps", "0"),
     ("--resume", "nowhere")])

@@ -1,5 +1,7 @@
 """Runs: exact resume, folders, checkpoints, mistakes on the command line, the embedded data."""
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -49,21 +51,35 @@ def test_resume_is_the_unbroken_run_bit_for_bit(tmp_path):
 
 
 def test_ctrl_c_saves_a_run_that_can_go_on(tmp_path, capsys):
-    calls = []
-
+    """In the first of two passes over a batch, with half a step done: the step is finished."""
     def interrupted(forward):
-        calls.append(1)
-        if len(calls) > 1:
-            raise KeyboardInterrupt
+        os.kill(os.getpid(), signal.SIGINT)
         return grpo.uniform(forward)
 
-    summary = run("grpo", tmp_path, "--steps", 4, "--name", tmp_path / "a", credit=interrupted)
+    summary = run("grpo", tmp_path, "--steps", 4, "--inner", 2, "--name", tmp_path / "a",
+                  credit=interrupted)
     assert summary["step"] == 1 and summary["after"] is None
     assert "--resume" in capsys.readouterr().out
     run("grpo", tmp_path, "--resume", tmp_path / "a", "--steps", 2)
-    run("grpo", tmp_path, "--steps", 2, "--name", tmp_path / "b")
+    run("grpo", tmp_path, "--steps", 2, "--inner", 2, "--name", tmp_path / "b")
     a, b = weights(tmp_path / "a"), weights(tmp_path / "b")
     assert all(torch.equal(a[k], b[k]) for k in a)
+
+
+def test_resume_does_unsaved_steps_again_and_keeps_the_first_score(tmp_path):
+    """A crash after step 3 with a checkpoint of step 2 must not leave step 3 in the log twice, and
+    the accuracy before training is not lost; a leftover of a killed save is no obstacle."""
+    run("grpo", tmp_path, "--steps", 2, "--name", tmp_path / "a", "--eval-problems", 4)
+    before = json.loads((tmp_path / "a/summary.json").read_text())["before"]
+    runs.append(tmp_path / "a/metrics.jsonl", [{"step": 3}])
+    (tmp_path / "a/checkpoint.old").mkdir()
+    (tmp_path / "a/checkpoint.old/x").write_text("")
+    run("grpo", tmp_path, "--resume", tmp_path / "a", "--steps", 3, "--eval-problems", 4)
+    lines = [json.loads(line) for line in (tmp_path / "a/metrics.jsonl").open()]
+    assert [line["step"] for line in lines] == [1, 2, 3] and "reward" in lines[2]
+    summary = json.loads((tmp_path / "a/summary.json").read_text())
+    assert summary["before"] == before and summary["step"] == 3
+    assert json.loads((tmp_path / "a/config.json").read_text())["steps"] == 3
 
 
 def test_resume_refuses_other_settings_and_other_methods(tmp_path):
@@ -139,7 +155,8 @@ def test_grail_from_the_command_line(tmp_path, monkeypatch, capsys):
     (["--model", "no/such-model"], "--model no/such-model"), (["--data", "gsm9k"], "--data gsm9k"),
     (["--data", "no.jsonl"], "no such file"), (["--group", "1"], "--group 1"),
     (["--device", "cuda"], "--device cuda"), (["--name", "a-file/run"], "cannot write there"),
-    (["--resume", "nowhere"], "--resume nowhere")])
+    (["--resume", "nowhere"], "--resume nowhere"), (["--grad-clip", "0"], "--grad-clip 0"),
+    (["--lr", "-1"], "--lr -1"), (["--eval-problems", "-5"], "--eval-problems -5")])
 def test_mistakes_name_the_flag(argv, words, tmp_path, monkeypatch):
     if "cuda" in argv and torch.cuda.is_available():
         pytest.skip("there is a card here")
@@ -149,6 +166,15 @@ def test_mistakes_name_the_flag(argv, words, tmp_path, monkeypatch):
     with pytest.raises(BadInput, match=words.replace("/", ".")) as error:
         run("grpo", tmp_path, *argv, *name)
     assert "\n" not in str(error.value)
+
+
+def test_a_model_that_scales_its_logits_is_refused(tmp_path, monkeypatch):
+    """The head is applied by hand; Granite, Cohere and Gemma 2 do more than that to their logits,
+    so they would be sampled from one distribution and scored under another."""
+    score = grpo.token_logprobs
+    monkeypatch.setattr(grpo, "token_logprobs", lambda *a: (score(*a)[0] * 1.5, score(*a)[1]))
+    with pytest.raises(BadInput, match="scale or cap"):
+        run("grpo", tmp_path, "--steps", 2, "--name", tmp_path / "a")
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):

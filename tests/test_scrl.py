@@ -207,8 +207,8 @@ def test_the_last_box_of_a_block_counts():
     hedge = [solved(S1[2], (1, 1, 1, 1)) for _ in range(2)]
     hedge[1][2:3] = [r"\boxed{1}", r"\boxed{9}"]
     hedge.append([*block(1), *sum((block(j, rf"\boxed{{{j}}}") for j in (2, 3, 4)), [])])
-    hedge.append([*block(1, r"\boxed{9}", r"\boxed{1}"), *block(2, r"\boxed{2"), *block(3, "}", r"\boxed{4}"),
-                  *block(4)])
+    hedge.append([*block(1, r"\boxed{9}", r"\boxed{1}"), *block(2, r"\boxed{2"),
+                  *block(3, "}", r"\boxed{4}"), *block(4)])
     rewards, _, figures = judged("scrl", hedge)
     assert rewards[0, :4].tolist() == [1, 1, 1, 0]
     assert figures == {"compliance": 1, "prefix": (4 + 0 + 0 + 1) / 16, "original": .25}
