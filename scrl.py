@@ -1,6 +1,6 @@
 r"""SCRL: a problem that is too hard still teaches, through the part of it that was solved.
 
-    python scrl.py                          # CPU, two minutes: the embedded tiny model
+    python scrl.py                          # CPU, two minutes: the embedded model
     python scrl.py --arm both-grpo          # a control, see below; or no-cut
     python scrl.py --make-subproblems gsm8k steps.jsonl     # from reference solutions, no model
     python scrl.py --model Qwen/Qwen3-0.6B --data steps.jsonl
