@@ -1,7 +1,7 @@
 r"""GRAIL: tokens that the answer leans on get more of the advantage.
 
     python grail.py                                 # CPU, a minute: a tiny model learns to think
-    python grail.py --model Qwen/Qwen3-0.6B         # one 24 GB card: GSM8K, 64 rollouts a step
+    python grail.py --model Qwen/Qwen3-0.6B         # one card: GSM8K, 64 rollouts a step
     python grail.py --model FOLDER --data FILE.jsonl --rows both --as-released
 
 GRPO gives every token of a completion the same advantage A. GRAIL (Pala, Toh & Poria, arXiv

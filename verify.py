@@ -135,7 +135,7 @@ ALIAS = {name: names.split()[0].strip("_") for names in r"""\frac dfrac tfrac cf
     mathbf bm boldsymbol mathsf mathit mathcal underline big Big bigl bigr Bigl Bigr bigg Bigg biggl
     biggr Biggl Biggr space large Large""".split(";") for name in names.split()[1:]}
 REWRITES = [(re.compile(pattern), new) for pattern, new in (
-    (r"(?<=[0-9])(?:\{,\s*\}|,?\s*(?:\\!\s*)+,?|(?:\\[,;: ])+)\s*(?=[0-9]{3}(?![0-9]))", ""),  # 1\,000
+    (r"(?<=[0-9])(?:\{,\s*\}|,?\s*(?:\\!\s*)+,?|(?:\\[,;: ])+)\s*(?=[0-9]{3}(?![0-9]))", ""),
     (r"(?<![0-9.,/^_{])([0-9]{1,3}) (?=[0-9]{3}(?![0-9/.{]))", r"\1"),                     # 1 000
     (r"\\\$", r"\\dollar "), (r"\\(?:left|right)\s*\.|(?<!\\)\\[][(),;:!> ]|[~$`\x22]", " "),
     (r"(\\[dtc]?(?:frac|binom))\s*([0-9])\s*([0-9])", r"\1{\2}{\3}"), (r"\*\*", "^"),      # \frac12
