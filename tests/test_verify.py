@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pytest
 
-import saliency
 import verify
 from verify import boxed_spans, equivalent, extract, last_boxed, verify_all
 
@@ -102,6 +101,8 @@ def test_the_training_reward_wants_a_box(completion, gold, expect):
 
 def test_reward_and_saliency_read_the_same_box():
     """Saliency of one box and reward of another would credit the tokens of an abandoned answer."""
+    import saliency                                    # here: it needs torch, the rest does not
+
     class Characters:
         def decode(self, ids, **_):
             return "".join(map(chr, ids))
@@ -220,7 +221,7 @@ WHOLE = ["\\boxed{" * 10_000, "{" * 200_000, "answer is " * 100_000, "#### " * 1
          "<think>" * 50_000, "</think>" * 50_000, "A" * 1_000_000, "\n" * 1_000_000,
          " " * 1_000_000 + "\\boxed{", "$" * 500_000, "\\" * 1_000_000]
 HOSTILE = [box(text) for text in CODE + HUGE + DEEP + ODD] + WHOLE
-GOLDS = ["7", "x=7"]
+GOLDS = ["7", r"\frac{1}{3}", r"\{1,2\}", "[0,1)", "x=7"]
 
 
 def test_hostile_text_is_refused_in_time_and_runs_nothing(tmp_path, monkeypatch):
