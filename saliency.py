@@ -81,8 +81,8 @@ def gradient_activation(forward, spans, leaf="embeddings", alignment="own"):
     J = -logits.log_softmax(-1).gather(1, y[:, None]).sum()
     gradient, = torch.autograd.grad(J, activation, retain_graph=True)  # (b, L, H)
     s = (gradient.float() * activation.detach().float()).norm(dim=-1)  # (b, L)
-    where = forward.place - (1 if alignment == "predictor" else 0)  # (b, T)
-    return s.gather(1, where) * forward.completion_mask             # (b, T)
+    read = forward.place - (1 if alignment == "predictor" else 0)  # (b, T) position in the row of L
+    return s.gather(1, read) * forward.completion_mask             # (b, T)
 
 
 # -------------------------------------------------------------------------- seeing it
