@@ -46,7 +46,7 @@ def group_advantages(rewards, scale_by_std=False):
 class Forward:
     """The live forward of b rows of at most L tokens: what a credit function may look at."""
     embeddings: torch.Tensor       # (b, L, H) output of the embedding layer, in the graph
-    hidden_states: tuple           # (b, L, H) each: embeddings, every block's output (the last normed)
+    hidden_states: tuple           # (b, L, H) each: embeddings, block outputs (last one normed)
     place: torch.Tensor            # (b, T) where completion token t stands in the row of L
     hidden: torch.Tensor           # (b, T, H) what the LM head reads where it predicts token t
     head: torch.nn.Module          # the LM head, H -> V
