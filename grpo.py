@@ -15,7 +15,6 @@ import json
 import math
 import time
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -26,7 +25,7 @@ import verify
 from problems import BadInput
 from rollout import sample, stop_ids
 from runs import (LOG, append, check, flags, load_split, measure, memory_estimate, open_run, parse,
-                  save, steps_uninterrupted, widest)
+                  pick, prompt_keys, save, steps_uninterrupted, widest)
 
 # ------------------------------------------------------------------------------ the concept
 
@@ -228,28 +227,6 @@ def update(model, optimizer, rollouts, rewards, credit, config, tokenizer, refer
 
 
 # ------------------------------------------------------------------------------ the loop
-
-
-@lru_cache(4)
-def epoch_order(total, seed, epoch):
-    """A permutation of range(total) that is the same in every process."""
-    generator = torch.Generator().manual_seed(seed * 9973 + epoch)
-    return torch.randperm(total, generator=generator).tolist()
-
-
-def pick(total, cursor, count, seed):
-    """`count` row numbers from place `cursor` of an endless stream of shuffled epochs.
-
-    A function of the step alone, so that a resumed run needs no state of the data order.
-    """
-    places = [divmod(i, total) for i in range(cursor, cursor + count)]
-    return [epoch_order(total, seed, epoch)[place] for epoch, place in places]
-
-
-def prompt_keys(picked, m, total):
-    """Keys of the random numbers, m a problem; one picked twice in a step is not sampled alike."""
-    again = [picked[:n].count(i) for n, i in enumerate(picked)]
-    return [m * (i + total * n) + j for i, n in zip(picked, again) for j in range(m)]
 
 
 def ask_once(tokenizer, row, config):

@@ -19,6 +19,7 @@ import shutil
 import signal
 import threading
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -226,6 +227,28 @@ def load_split(config):
     rows = problems.load_problems(config.data)
     n = min(config.eval_problems, len(rows) // 10)
     return rows[:len(rows) - n], rows[len(rows) - n:]
+
+
+@lru_cache(4)
+def epoch_order(total, seed, epoch):
+    """A permutation of range(total) that is the same in every process."""
+    generator = torch.Generator().manual_seed(seed * 9973 + epoch)
+    return torch.randperm(total, generator=generator).tolist()
+
+
+def pick(total, cursor, count, seed):
+    """`count` row numbers from place `cursor` of an endless stream of shuffled epochs.
+
+    A function of the step alone, so that a resumed run needs no state of the data order.
+    """
+    places = [divmod(i, total) for i in range(cursor, cursor + count)]
+    return [epoch_order(total, seed, epoch)[place] for epoch, place in places]
+
+
+def prompt_keys(picked, m, total):
+    """Keys of the random numbers, m a problem; one picked twice in a step is not sampled alike."""
+    again = [picked[:n].count(i) for n, i in enumerate(picked)]
+    return [m * (i + total * n) + j for i, n in zip(picked, again) for j in range(m)]
 
 
 def measure(model, tokenizer, held_out, config, when):

@@ -324,16 +324,16 @@ def test_two_steps_on_every_architecture(architecture, tied):
 
 
 def test_every_epoch_visits_every_problem_once_and_differently():
-    first, second = grpo.pick(10, 0, 10, seed=3), grpo.pick(10, 10, 10, seed=3)
+    first, second = runs.pick(10, 0, 10, seed=3), runs.pick(10, 10, 10, seed=3)
     assert sorted(first) == sorted(second) == list(range(10)) and first != second
-    assert grpo.pick(10, 4, 8, seed=3) == first[4:] + second[:2]
-    assert grpo.pick(10, 0, 10, seed=4) != first
+    assert runs.pick(10, 4, 8, seed=3) == first[4:] + second[:2]
+    assert runs.pick(10, 0, 10, seed=4) != first
 
 
 def test_a_problem_picked_twice_in_a_step_is_sampled_anew():
     """A file of 10 rows and 16 prompts a step: equal keys make equal groups, counted twice."""
-    assert grpo.prompt_keys([3, 5, 3], 1, 10) == [3, 5, 13]
-    assert grpo.prompt_keys([3, 3], 2, 10) == [6, 7, 26, 27]
+    assert runs.prompt_keys([3, 5, 3], 1, 10) == [3, 5, 13]
+    assert runs.prompt_keys([3, 3], 2, 10) == [6, 7, 26, 27]
 
 
 @pytest.mark.parametrize("flag, value", [
