@@ -15,6 +15,7 @@ What we left out, on purpose: model judges, few-shot prompts, several cards, bol
 import argparse
 import hashlib
 import json
+import math
 import subprocess
 import time
 from collections import Counter
@@ -26,7 +27,7 @@ from tqdm import tqdm
 
 import verify
 from intervals import interval, pass_at_k, pools, print_comparison, read_samples
-from problems import BadInput, build_prompt, last_box, load_policy, load_problems, run
+from problems import BadInput, build_prompt, fit, last_box, load_policy, load_problems, run
 from rollout import sample
 
 PAPER = dict(data="math500,amc23,aime24,college_math,olympiadbench,minerva", samples=3, k="1,3",
@@ -52,9 +53,11 @@ def evaluate(model, tokenizer, problems, *, samples=1, temperature=1.0, top_p=1.
     """
     if not problems:
         raise BadInput(f"{name}: there is no problem to evaluate.")
-    if temperature < 0 or not 0 < top_p <= 1 or top_k < 0 or max_new_tokens < 1:
+    if not (0 <= temperature < math.inf and 0 < top_p <= 1 and top_k >= 0 and max_new_tokens > 0):
         raise BadInput(f"{name}: --temperature {temperature} --top-p {top_p} --top-k {top_k} "
                        f"--max-new-tokens {max_new_tokens}: one of them is impossible.")
+    if not 0 <= seed < 2**40:
+        raise BadInput(f"{name}: --seed {seed}: take one from 0 to 2^40.")
     if temperature == 0 and samples > 1:
         raise BadInput(f"--temperature 0 makes all {samples} samples equal; use --samples 1.")
     for k in ks:
@@ -66,6 +69,9 @@ def evaluate(model, tokenizer, problems, *, samples=1, temperature=1.0, top_p=1.
         header = describe(model, problems, data=name, thinking=thinking, **decoding)
         done, file = resume(Path(path), header)
     todo = [row for row in problems if row["id"] not in done]
+    prompts = [build_prompt(tokenizer, row["problem"], thinking) for row in todo]
+    if todo:
+        fit(model, tokenizer, prompts)
     right = sum(record["strict"] for records in done.values() for record in records)
     spoken, spent = 0, 1e-9  # tokens, seconds
     bar = tqdm(total=len(problems), initial=len(done), desc=name, unit="problem",
@@ -74,9 +80,9 @@ def evaluate(model, tokenizer, problems, *, samples=1, temperature=1.0, top_p=1.
     try:
         for start in range(0, len(todo), per_batch):
             batch = todo[start:start + per_batch]
-            prompts = [build_prompt(tokenizer, row["problem"], thinking) for row in batch]
             begun = time.perf_counter()
-            rollouts = sample(model, tokenizer, prompts, keys=list(map(key, batch)), **decoding)
+            rollouts = sample(model, tokenizer, prompts[start:start + per_batch],
+                              keys=list(map(key, batch)), **decoding)
             spent += time.perf_counter() - begun
             records = grade(batch, rollouts, samples, name)
             if file:
@@ -227,7 +233,7 @@ def print_results(results, ks, majority=False):
             for column, value in zip(slim, mean[len(wide):])))
 
 
-def main():
+def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0],
                                      formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     add = parser.add_argument
@@ -248,12 +254,15 @@ def main():
     add("--out", default="", help="file of samples; empty: one in runs/evaluate/")
     add("--paper-protocol", action="store_true", help="as GRAIL was evaluated: " + str(PAPER))
     add("--compare", nargs="+", metavar="FILE", help="A B, or with seeds: A A A vs B B B")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     if args.paper_protocol:
         parser.set_defaults(**PAPER)
-        args = parser.parse_args()
+        args = parser.parse_args(argv)
     if args.compare:
         return print_comparison(args.compare)
+    if args.limit is not None and args.limit < 1 or args.samples < 1 or args.batch_size < 1:
+        raise BadInput(f"--limit {args.limit} --samples {args.samples} --batch-size "
+                       f"{args.batch_size}: each must be at least 1.")
     try:
         ks = sorted({int(k) for k in (args.k or str(args.samples)).split(",")})
     except ValueError:

@@ -39,6 +39,7 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer
 
+import pages
 import problems
 import saliency
 from grpo import train
@@ -88,16 +89,28 @@ def grail_credit(s, mask, spans, advantages, rows="wrong", as_released=False,
     return (w * mask).float()  # (B, T)
 
 
-def credit(config):
-    """The credit function that `grpo.train` wants: Forward -> weights (b, T)."""
+def credit(config, alignment=None, weigh=grail_credit):
+    """The credit function that `grpo.train` wants: Forward -> weights (b, T).
+
+    alignment (see saliency.py) and weigh (in place of grail_credit) are there for ablations.
+    """
     def weights(forward):
         which = "first" if config.as_released else "last"
-        alignment = "predictor" if config.as_released else "own"
+        read = alignment or ("predictor" if config.as_released else "own")
         mask = forward.completion_mask  # (b, T)
-        spans = [saliency.answer_span(forward.tokenizer, ids[on].tolist(), text, which)
-                 for ids, on, text in zip(forward.completion_ids, mask, forward.texts)]
-        s = saliency.gradient_activation(forward, spans, config.leaf, alignment)  # (b, T)
-        return grail_credit(s, mask, spans, forward.advantages, config.rows, config.as_released)
+        A = forward.advantages  # (b,)
+        spans = [saliency.answer_span(forward.tokenizer, ids, text, which)
+                 for ids, text in zip(forward.sampled, forward.texts)]
+        # Saliency only where it is used: on this side and with a gradient. Without any such row
+        # the backward is skipped.
+        wrong, correct = config.rows != "correct", config.rows != "wrong"
+        asked = ((A < 0) & wrong) | ((A > 0) & correct)  # (b,)
+        lost = [span is None or (span[0] < 2 and not config.as_released) for span in spans]
+        forward.figures["fallback"] = asked & torch.tensor(lost, device=A.device)  # (b,)
+        wanted = [span if on and not gone else None
+                  for span, on, gone in zip(spans, asked.tolist(), lost)]
+        s = saliency.gradient_activation(forward, wanted, config.leaf, read)  # (b, T)
+        return weigh(s, mask, spans, A, config.rows, config.as_released)
     return weights
 
 
@@ -109,17 +122,19 @@ def show(summary):
         return
     tokenizer = AutoTokenizer.from_pretrained(folder / "checkpoint")
     ids, w = example["ids"], example["weights"]
-    print(f"\nOne completion (reward {example['reward']:.0f}) of: {example['problem']}\n"
-          "blue: less of the advantage than GRPO gives, white: the same, red: more\n")
-    print(saliency.coloured(tokenizer, ids, w))
-    page = saliency.page(tokenizer, ids, w, example["problem"])
-    (folder / "credit.html").write_text(page, encoding="utf-8")
+    print(f"\nOne completion (reward {example['reward']:.0f}) of: "
+          f"{problems.printable(example['problem'])}\n"
+          "blue: less of the advantage than GRPO gives, plain: the same, red: more\n")
+    print(pages.coloured(saliency.pieces(tokenizer, ids), w, pages.in_colours()))
+    both = {"GRPO": ([1.0] * len(ids), None), "GRAIL": (w, None)}
+    shown = pages.entry(tokenizer, ids, example["problem"], example["reward"], both)
+    (folder / "credit.html").write_text(pages.page("GRAIL's credit", [shown]), encoding="utf-8")
     print(f"\nas a page: {folder}/credit.html\n"
           "next: python grail.py --rows both, python grpo.py (the baseline), "
           f"python evaluate.py --model {folder}/checkpoint --data arithmetic --samples 8 --k 1,8")
 
 
-def main():
+def main(argv=None, credit=credit):
     parser = flags("grail", __doc__.split("\n")[0])
     add = parser.add_argument
     add("--rows", default="wrong", choices=["wrong", "correct", "both"],
@@ -127,7 +142,10 @@ def main():
     add("--leaf", default="embeddings", choices=["embeddings", "first", "middle", "last"],
         help="activation whose saliency is taken")
     add("--as-released", action="store_true", help="the authors' released code, see the docstring")
-    config = parse(parser)
+    config = parse(parser, argv)
+    if config.compile and config.leaf != "embeddings":
+        raise problems.BadInput(f"--leaf {config.leaf}: compiled layers keep their outputs to "
+                                "themselves; add --no-compile.")
     show(train(config, credit(config)))
 
 

@@ -18,15 +18,19 @@ code. A set that needs more is best turned into a .jsonl file first.
 """
 
 import argparse
+import inspect
 import json
 import re
+import signal
 import sys
 from pathlib import Path
 from typing import Callable, NamedTuple
 
 import torch
+from jinja2 import TemplateError
 
 import verify
+from rollout import stop_ids
 
 HERE = Path(__file__).resolve().parent
 
@@ -38,20 +42,41 @@ class BadInput(ValueError):
     """The user's mistake: one sentence with the value, the reason and the flag to change."""
 
 
+def printable(text):
+    """Text of a model or a file, for a terminal: control characters are shown, not obeyed."""
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode()
+                   for c in text)
+
+
 def run(main):
-    """Call `main()`: a BadInput prints `error: <sentence>` and exits with 2, Ctrl-C with 130."""
+    """Call `main()`: what stops it ends in one sentence and an exit code, not in a traceback.
+
+    2: a mistake of the user's, a full card or disk, NaN. 130 and 143: by Ctrl-C and SIGTERM.
+    """
+    signals = []
+
+    def on_sigterm(number, _):  # as Ctrl-C, so that whatever cleans up after that does here
+        signals.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, on_sigterm)
     try:
         main()
-    except BadInput as mistake:
-        print(f"error: {mistake}", file=sys.stderr)
-        sys.exit(2)
+    except (BadInput, FloatingPointError) as mistake:
+        message, code = f"error: {mistake}", 2
+    except OSError as error:
+        message, code = f"error: {error.filename or 'input or output'}: {error.strerror}.", 2
     except torch.OutOfMemoryError:
-        print("error: the card's memory is full; halve --microbatch, then --prompts, then "
-              "--max-new-tokens, or add --checkpointing.", file=sys.stderr)
-        sys.exit(2)
+        message, code = "error: the card's memory is full; take a smaller --model.", 2
     except KeyboardInterrupt:
-        print("\nstopped by Ctrl-C", file=sys.stderr)
-        sys.exit(130)
+        code = 128 + (signals or [signal.SIGINT])[0]
+        message = "\nstopped by " + ("SIGTERM" if signals else "Ctrl-C")
+    else:
+        return
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    print(printable(message), file=sys.stderr)
+    sys.exit(code)
 
 
 def after_hashes(solution):
@@ -139,14 +164,15 @@ def load_problems(data, split="train", limit=None):
     for row in rows:
         graded = verify.verify(r"\boxed{" + row["answer"] + "}", row["answer"], strict=True)
         (usable if graded is True else unusable).append(row)
-    line = f"{data}: {len(usable):,} problems"
+    part = "" if str(data).endswith(".jsonl") else f" {split}"  # a file is its own only split
+    line = f"{data}{part}: {len(usable):,} problems"
     if unusable:
         first = unusable[0]
         line += (f", {len(unusable):,} dropped because their gold answer cannot be graded "
                  f"({first['id']}: {first['answer'][:60]!r})")
     if not usable:
         raise BadInput(f"--data {line}; no problem is left.")
-    print(line, file=sys.stderr)
+    print(printable(line), file=sys.stderr)
     return usable[:limit]
 
 
@@ -159,14 +185,17 @@ def read_jsonl(path):
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise BadInput(f"--data {path}: byte {error.start} is not UTF-8 text.") from None
+    except OSError as error:
+        raise BadInput(f"--data {path}: cannot be read ({error.strerror}).") from None
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         where = f"--data {path}, line {number}"
         try:
             row = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise BadInput(f"{where}: not JSON ({error}).") from None
+            json.dumps(row, ensure_ascii=False).encode()  # half a surrogate pair is no text
+        except (ValueError, RecursionError) as error:
+            raise BadInput(f"{where}: not JSON in UTF-8 ({error}).") from None
         if not isinstance(row, dict):
             raise BadInput(f"{where}: a {type(row).__name__}, not an object with named columns.")
         for column in ("problem", "answer"):
@@ -225,12 +254,33 @@ def build_prompt(tokenizer, problem, thinking=False, suffix=SUFFIX):
     if tokenizer.chat_template:
         # tokenize=False: transformers 5 otherwise returns a dict of ids, and text that is tokenised
         # later with special tokens would get a second BOS.
-        return tokenizer.apply_chat_template(
-            [{"role": "user", "content": problem + suffix}],
-            tokenize=False, add_generation_prompt=True, enable_thinking=thinking)
-    first = tokenizer("a").input_ids[0]
-    bos = tokenizer.bos_token if first == tokenizer.bos_token_id else ""
+        try:
+            return tokenizer.apply_chat_template(
+                [{"role": "user", "content": problem + suffix}],
+                tokenize=False, add_generation_prompt=True, enable_thinking=thinking)
+        except TemplateError as error:
+            raise BadInput(f"--model {tokenizer.name_or_path}: its chat template refuses a user's "
+                           f"message alone ({error}).") from None
+    first = tokenizer("a").input_ids[:1]
+    bos = tokenizer.bos_token if first == [tokenizer.bos_token_id] else ""
     return f"{bos}Question: {problem}{suffix}\nAnswer:"
+
+
+def fit(model, tokenizer, prompts):
+    """Tokens of the longest prompt (int). Raises BadInput where the model cannot take it."""
+    context = getattr(model.config, "max_position_embeddings", None) or 2**63
+    # No token is shorter than a byte: shorter prompts than the context need not be counted.
+    long = [prompt for prompt in prompts if len(prompt.encode()) >= context]
+    tokens = tokenizer(long or [max(prompts, key=len)], add_special_tokens=False).input_ids
+    most = max(tokens, key=len)
+    if len(most) >= context:
+        text = tokenizer.decode(most)
+        raise BadInput(f"--data: a prompt of {len(most):,} tokens leaves no room for an answer in "
+                       f"the model's {context:,}; leave it out: {text[:60]!r}...")
+    if max(most, default=0) >= len(model.get_input_embeddings().weight):
+        raise BadInput(f"--model {model.name_or_path}: its tokenizer writes token {max(most)}, but "
+                       f"it has only {len(model.get_input_embeddings().weight)} embeddings.")
+    return len(most)
 
 
 def load_policy(name="tiny", device="cpu", dtype=torch.float32):
@@ -243,42 +293,57 @@ def load_policy(name="tiny", device="cpu", dtype=torch.float32):
         kind = torch.device(device).type
     except RuntimeError:
         raise BadInput(f"--device {device}: no device of PyTorch; use cpu or cuda.") from None
-    if kind == "cuda" and not torch.cuda.is_available():
+    if kind != "cpu" and (kind != "cuda" or not torch.cuda.is_available()):
         raise BadInput(f"--device {device}: PyTorch sees no CUDA card here; use --device cpu.")
     where = HERE / "data" / "tiny" if name == "tiny" else Path(name)
     if where.is_dir() and not (where / "config.json").is_file():
         raise BadInput(f"--model {name}: the folder has no config.json, so it holds no model.")
-    if not where.is_dir() and (str(name)[0] in "./~" or len(where.parts) > 2):  # never a hub id
+    if not where.is_dir() and (str(name)[:1] in "./~" or len(where.parts) > 2):  # never a hub id
         raise BadInput(f"--model {name}: there is no such folder.")
 
-    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # one bar per weight file; downloads keep theirs
+    # No code from elsewhere: left unset, the first asks on a terminal; and a .bin is a pickle.
+    safe = dict(trust_remote_code=False, use_safetensors=True)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(where))
-        model = AutoModelForCausalLM.from_pretrained(str(where), dtype=dtype)
-    except (OSError, ValueError, SafetensorError) as error:
+        tokenizer = AutoTokenizer.from_pretrained(str(where), **safe)
+        model, loaded = AutoModelForCausalLM.from_pretrained(
+            str(where), dtype=dtype, output_loading_info=True, **safe)
+    except Exception as error:  # a foreign folder can fail in any way, and each is about the folder
         reason = str(error).strip().partition("\n")[0]
         raise BadInput(f"--model {name}: no causal language model loads ({reason})") from None
+    missing = sorted(loaded["missing_keys"])
+    if missing:
+        raise BadInput(f"--model {name}: its files lack {len(missing)} tensors, the first of them "
+                       f"{missing[0]}, which would be random.")
+    inputs = list(inspect.signature(model.base_model.forward).parameters)[:4]
+    if inputs[:3] != ["input_ids", "attention_mask", "position_ids"] or inputs[3] not in (
+            "past_key_values", "cache"):
+        raise BadInput(f"--model {name}: a {model.config.model_type} is no Llama-style decoder; "
+                       "Llama, Qwen 2 and 3, Gemma 3 and their like are supported.")
+    stops = stop_ids(model, tokenizer)
+    if tokenizer.pad_token is None and stops:  # harmless: every mask here comes from lengths
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(stops[0])
     if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token  # harmless: every mask here comes from lengths
+        raise BadInput(f"--model {name}: neither its tokenizer nor its configs name a stop token "
+                       "(eos_token), so no completion could end.")
     model.config.use_cache = True  # a checkpoint saved while training may say False: 10x slower
     return model.to(device).eval(), tokenizer
 
 
-def main():
+def main(argv=None):
     parser = argparse.ArgumentParser(description="Show a problem set and the prompt made from it.")
     parser.add_argument("data", nargs="?", default="arithmetic", help="a name or a .jsonl file")
     parser.add_argument("--split", default="train", choices=["train", "test"])
     parser.add_argument("--model", default="tiny", help="whose chat template to use")
     parser.add_argument("--thinking", action="store_true", help="let Qwen3 think first")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     row = load_problems(args.data, args.split)[0]
     _, tokenizer = load_policy(args.model)
-    print(build_prompt(tokenizer, row["problem"], args.thinking))
-    print(f"\n--- gold answer: {row['answer']}")
+    print(printable(build_prompt(tokenizer, row["problem"], args.thinking)))
+    print(printable(f"\n--- gold answer: {row['answer']}"))
 
 
 if __name__ == "__main__":

@@ -154,7 +154,7 @@ def pool(fits):
     return {group: (len(some), Fit(*map(sum, zip(*some)))) for group, some in members.items()}
 
 
-def main():
+def main(argv=None):
     parser = argparse.ArgumentParser(description="Extrapolate a short run to a later step.")
     add = parser.add_argument
     add("--base", default="tiny", help="the folder or hub id that the run started from")
@@ -168,7 +168,7 @@ def main():
     add("--samples", type=int, default=4, help="answers per problem, at temperature 1")
     add("--max-new-tokens", type=int, default=512)
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     import evaluate  # here, since everything above needs nothing of ours
     import problems
     if args.out.exists():

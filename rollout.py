@@ -22,6 +22,7 @@ What we left out, on purpose: beam search, repetition penalties, several servers
 import itertools
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import torch
 from tqdm import tqdm
@@ -44,6 +45,16 @@ class Rollouts:
         """(B, T) bool, True on every sampled token, the stop token included."""
         positions = torch.arange(self.completion_ids.shape[1], device=self.lengths.device)  # (T,)
         return positions < self.lengths[:, None]  # (B, T)
+
+    @cached_property
+    def sizes(self):
+        """(tokens of the prompt, tokens of the completion) of each row: a list on the CPU."""
+        return list(zip(self.prompt_mask.sum(1).tolist(), self.lengths.tolist()))
+
+    @cached_property
+    def sampled(self):
+        """The completions' ids, B lists on the CPU."""
+        return [row[:n] for row, n in zip(self.completion_ids.tolist(), self.lengths.tolist())]
 
 
 def stop_ids(model, tokenizer):
@@ -78,8 +89,8 @@ def row_keys(seed, keys, samples, device="cpu"):
 
 
 def uniforms(keys, position):
-    """One float64 in (0, 1) a row, (B,), for this position of the completion."""
-    steps = torch.full_like(keys, position + 1) * GOLDEN  # (B,) wraps at 2^64, unlike a Python int
+    """One float64 in (0, 1) a row, (B,), for this position (int or (B,)) of the completion."""
+    steps = (torch.zeros_like(keys) + position + 1) * GOLDEN  # (B,) wraps at 2^64 as an int does not
     bits = scramble(keys + steps) >> 11 & (1 << 53) - 1   # (B,)
     return (bits.double() + 0.5) / 2 ** 53                # (B,)
 
@@ -117,6 +128,7 @@ def draw(logits, u, temperature=1.0, top_p=1.0, top_k=0):
         # only up to rounding, so u is scaled by it and cannot fall off the end.
         target = u[:, None] * cumulative[:, -1:]            # (B, 1)
         ids = torch.searchsorted(cumulative, target)[:, 0]  # (B,)
+        ids = ids.clamp(max=logits.shape[1] - 1)  # (B,) among NaNs it says V; sample() refuses
     return ids, logprobs.gather(1, ids[:, None])[:, 0]
 
 
@@ -160,6 +172,7 @@ def pad(token_lists, pad_id, side, device="cpu"):
     return torch.tensor(ids, device=device), torch.tensor(mask, device=device)  # (n, P) each
 
 
+@torch.compiler.set_stance("force_eager")  # layers compiled to train (--compile) know no cache
 def speak(model, prompt_ids, prompt_mask, samples, keys, stops, max_new_tokens, temperature, top_p,
           top_k, pad_id, bar):
     """The plain loop for one batch of n prompts, prompt_ids and prompt_mask (n, P), right-padded.
@@ -210,6 +223,17 @@ def speak(model, prompt_ids, prompt_mask, samples, keys, stops, max_new_tokens, 
     return ids.masked_fill(beyond, pad_id), lengths, finished, logprobs.masked_fill(beyond, 0.0)
 
 
+def cache_bytes(config):
+    """Bytes of one token of one row in the KV cache, in bf16."""
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return 4 * config.num_hidden_layers * config.num_key_value_heads * head
+
+
+@lru_cache
+def say_once(text):
+    print(text)
+
+
 def sample(model, tokenizer, prompts, *, samples=1, max_new_tokens, temperature=1.0, top_p=1.0,
            top_k=0, seed=0, keys=None, batch_size=None):
     """Sample completions of N prompts (full texts, chat template applied); returns Rollouts.
@@ -230,6 +254,19 @@ def sample(model, tokenizer, prompts, *, samples=1, max_new_tokens, temperature=
     keys = keys.view(N, samples)  # (N, samples)
     order = sorted(range(N), key=lambda i: len(tokens[i]))  # alike lengths together: less padding
     chunk = max(1, (batch_size or N * samples) // samples)  # prompts at a time
+    loop = speak
+    if device.type == "cuda":
+        import decode  # here, for it needs Triton, which only CUDA builds of PyTorch bring
+        slots = max(map(len, tokens)) + max_new_tokens
+        # The cache may take 0.7 of what is free; what does not fit waits for the next batch.
+        free = (torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()
+                - torch.cuda.memory_allocated())
+        fits = 0.7 * free / (cache_bytes(model.config) * slots * samples)
+        chunk = max(1, min(chunk, int(fits)))
+        if decode.supports(model):
+            loop = decode.speak
+        else:
+            say_once(f"{model.config.model_type}: no fast decode step, the simple loop samples")
     batches = [order[i:i + chunk] for i in range(0, N, chunk)]
     window = getattr(model.config, "sliding_window", None)
     if window and max(map(len, tokens)) + max_new_tokens > window:
@@ -241,11 +278,13 @@ def sample(model, tokenizer, prompts, *, samples=1, max_new_tokens, temperature=
                                leave=False, disable=None) as bar:
         for batch in batches:
             ids, mask = pad([tokens[i] for i in batch], pad_id, "right", device)  # (n, P) each
-            out = speak(model, ids, mask, samples, keys[batch].flatten(), stops, max_new_tokens,
+            out = loop(model, ids, mask, samples, keys[batch].flatten(), stops, max_new_tokens,
                         temperature, top_p, top_k, pad_id, bar)
             for i, *rows in zip(batch, *(part.split(samples) for part in out)):
                 done[i] = rows
     ids, lengths, finished, logprobs = zip(*done)
+    if not all(part.isfinite().all() for part in logprobs):
+        raise FloatingPointError("the policy's logits are not finite; are the --model's weights?")
     T = max(part.shape[1] for part in ids)
 
     def widen(parts, fill):

@@ -7,18 +7,22 @@ A run is a folder, runs/NAME/:
                     trainer.pt (Adam, step)      summary.json    accuracy before and after
     snapshots/      step_00010/ ...: fp32 weights for relex.py, with --snapshot-every 10
 
-Checkpoints load wherever AutoModelForCausalLM does. Nothing random is stored: the problems of a
-step and its rollouts are functions of (seed, step), so --resume continues bit for bit on a CPU.
+Checkpoints load wherever AutoModelForCausalLM does; checkpoints.py writes and resumes them.
+
+--name is a path of yours, absolute or with .. if you say so, and all that a run writes lies in it.
+No path is made of what a model, a data file or a checkpoint says, and an existing folder is never
+written into: the next run of that name is NAME-2.
 
 What we left out, on purpose: trackers, callbacks, YAML, a config object.
 """
 import argparse
+import hashlib
 import itertools
 import json
-import shutil
-import signal
-import threading
-from contextlib import contextmanager
+import math
+import re
+import sys
+import warnings
 from functools import lru_cache
 from pathlib import Path
 
@@ -26,12 +30,16 @@ import torch
 
 import evaluate
 import problems
+from checkpoints import (FREE, append, check_room, differing, latest, restore, run_folder, trim,
+                         write)
 from problems import BadInput
+from rollout import stop_ids
 
 # The tiny embedded model learns in a minute at settings that would wreck a real one. They were
 # chosen with grpo.py alone and frozen before any other method was run.
 DEMO = dict(data="arithmetic", device="cpu", steps=40, prompts=16, max_new_tokens=72, lr=2e-4,
-            warmup=5, microbatch=64, eval_problems=200, eval_samples=4, save_every=0)
+            warmup=5, tokens_per_microbatch=8192, eval_problems=200, eval_samples=4,
+            save_every=0)
 
 # ------------------------------------------------------------------------------ flags
 
@@ -60,17 +68,27 @@ def flags(method, description):
     add("--kl", type=float, default=0.0, help="weight of the KL to the start; 0: no reference")
     add("--scale-by-std", action="store_true", help="divide advantages by their group's std")
     add("--mask-truncated", action="store_true", help="drop cut-off completions from the loss")
+    add("--credit", default="method", choices=["method", "shuffled", "uniform"],
+        help="control: the method's weights permuted within each completion, or all 1")
+    add("--reward", default="outcome", choices=["outcome", "random"],
+        help="control: a fair coin in place of the verdict")
     add("--grad-clip", type=float, default=1.0, help="largest gradient norm")
-    add("--microbatch", type=int, default=2, help="completions a forward: memory, not gradient")
+    add("--tokens-per-microbatch", type=int, default=2560,
+        help="tokens a forward, padding counted: memory and speed, not gradient")
+    add("--compile", action=argparse.BooleanOptionalAction,
+        default=False, help="torch.compile the layers, on CUDA: a minute or more once, then an "
+        "update takes two thirds of the time and less memory")
     add("--checkpointing", action="store_true", help="recompute activations: less memory, slower")
     add("--eval-problems", type=int, default=200, help="held-out problems before and after")
     add("--eval-samples", type=int, default=1, help="sampled completions for each of them")
     add("--save-every", type=int, default=50, help="steps between checkpoints; 0: at the end")
+    add("--pages-every", type=int, default=20,
+        help="steps between pages of credit, right and wrong completions; 0: none")
     add("--snapshot-every", type=int, default=0, help="steps between snapshots for relex.py")
     add("--seed", type=int, default=0)
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     add("--name", default="", help="folder of the run (default runs/METHOD-MODEL-seedSEED)")
-    add("--resume", default="", help="folder of a run to continue; its settings are kept")
+    add("--resume", default="", help="a run's folder, or latest; its settings are kept")
     parser.set_defaults(method=method)
     return parser
 
@@ -79,27 +97,32 @@ def parse(parser, argv=None):
     """Parse the flags: DEMO's defaults for the tiny model, the run's own with --resume."""
     args = parser.parse_args(argv)
     if args.resume:
+        resume = latest(args.method) if args.resume == "latest" else args.resume
+        path, method = run_folder(resume) / "config.json", args.method
         try:
-            saved = json.loads((Path(args.resume) / "config.json").read_text())
-        except (OSError, ValueError):
-            raise BadInput(f"--resume {args.resume}: no readable config.json there, "
+            saved = json.loads(path.read_text())
+            known = {k: v for k, v in vars(args).items() if k in saved and v is not None}
+            odd = [k for k, v in known.items() if type(v) is not type(saved[k])]
+        except (OSError, ValueError, TypeError):
+            raise BadInput(f"--resume {resume}: no readable config.json there, "
                            "so it is no run's folder.") from None
-        if not (Path(args.resume) / "checkpoint" / "trainer.pt").exists():
-            raise BadInput(f"--resume {args.resume}: it ended before its first checkpoint; "
-                           "start it again.")
-        method = args.method
-        parser.set_defaults(**{**saved, "resume": ""})
+        if odd or "method" not in saved:
+            raise BadInput(f"--resume {resume}: {odd or 'method'} in {path} is damaged.")
+        parser.set_defaults(**saved)
         args = parser.parse_args(argv)
-        free = ("resume", "steps", "save_every", "device")
-        changed = [k for k in saved if getattr(args, k) != saved[k] and k not in free]
-        changed += ["method"] * (method != saved["method"])
-        if changed:
-            raise BadInput(f"--resume {args.resume}: {', '.join(changed)} differs from the run's; "
-                           "start a new run for other settings.")
+        wrong = differing(saved, {**vars(args), "method": method})
+        if wrong:
+            raise BadInput(f"--resume {resume}: {wrong}; start a new run for other settings.")
+        args.resume = resume
     elif args.model == "tiny":
         parser.set_defaults(**DEMO)
         args = parser.parse_args(argv)
-    args.name = args.name or f"runs/{args.method}-{Path(args.model).name}-seed{args.seed}"
+    args.compile = args.compile and args.device.startswith("cuda")
+    if not args.name:
+        model = Path(args.model).resolve() if Path(args.model).is_dir() else Path(args.model)
+        model = run_folder(model)  # a run's checkpoint is called after the run
+        model = re.sub(r"[^\w.-]", "_", model.name).strip(".") or "model"
+        args.name = f"runs/{args.method}-{model}-seed{args.seed}"
     return args
 
 
@@ -111,85 +134,79 @@ def check(config):
     if config.temperature <= 0:
         raise BadInput(f"--temperature {config.temperature}: greedy rollouts are all alike; "
                        "take 1.0.")
-    least = dict.fromkeys(("steps", "prompts", "max_new_tokens", "inner", "microbatch",
+    least = dict.fromkeys(("steps", "prompts", "max_new_tokens", "inner", "tokens_per_microbatch",
                            "eval_samples"), 1)
     least |= dict.fromkeys(("lr", "warmup", "clip_low", "clip_high", "kl", "eval_problems",
-                            "save_every", "snapshot_every", "seed"), 0)
-    for name, value in {**least, "grad_clip": 1e-9}.items():
-        if getattr(config, name) < value:
+                            "save_every", "snapshot_every", "pages_every", "seed"), 0)
+    for name, value in {**least, "grad_clip": 1e-9, "temperature": 0}.items():
+        if not value <= getattr(config, name) < 2**40:  # NaN is not, either
             raise BadInput(f"--{name.replace('_', '-')} {getattr(config, name)}: "
-                           f"must be at least {value:g}.")
-    if config.seed >= 2**40:
-        raise BadInput(f"--seed {config.seed}: take one below 2^40.")
+                           f"must be at least {value:g} and below 2^40.")
+    if config.prompts * config.group > 2**20:
+        raise BadInput(f"--prompts {config.prompts} x --group {config.group}: more than a million "
+                       "rollouts a step; take fewer.")
 
 
 # ------------------------------------------------------------------------------ the folder
 
 
-def open_run(config, optimizer):
-    """(folder, step to start from): a new folder, or the resumed one and Adam's state with it."""
-    if config.resume:
-        folder = Path(config.resume)
-        state = torch.load(folder / "checkpoint" / "trainer.pt", "cpu", weights_only=True)
-        optimizer.load_state_dict(state["optimizer"])
-        (folder / "config.json").write_text(json.dumps(vars(config), indent=1))
-        for name in ("metrics.jsonl", "samples.jsonl"):  # steps after the checkpoint are done again
-            lines = (folder / name).read_text(encoding="utf-8").splitlines(keepends=True)
-            kept = [line for line in lines if json.loads(line)["step"] <= state["step"]]
-            (folder / name).write_text("".join(kept), encoding="utf-8")
-        return folder, state["step"]
-    folder = Path(config.name)
-    for i in itertools.count(2):  # never write over an older run
-        if not folder.exists():
-            break
-        folder = Path(f"{config.name}-{i}")
-    try:
-        folder.mkdir(parents=True)
-        (folder / "config.json").write_text(json.dumps(vars(config), indent=1))
-    except OSError as error:
-        raise BadInput(f"--name {config.name}: cannot write there ({error.strerror}).") from None
-    return folder, 0
+def open_run(config, optimizer, rows, checkpoint=None):
+    """(folder, step to start from, settings that a checkpoint must agree with): new or continued.
 
-
-def save(folder, model, tokenizer, optimizer, step):
-    """A Hugging Face folder plus trainer.pt, written beside the old one, then renamed over it."""
-    new, final, old = (folder / f"checkpoint{end}" for end in (".new", "", ".old"))
-    shutil.rmtree(new, ignore_errors=True)
-    model.save_pretrained(new)
-    tokenizer.save_pretrained(new)
-    torch.save({"optimizer": optimizer.state_dict(), "step": step}, new / "trainer.pt")
-    shutil.rmtree(old, ignore_errors=True)
-    if final.exists():
-        final.rename(old)
-    new.rename(final)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-@contextmanager
-def steps_uninterrupted():
-    """Ctrl-C waits for the end of the step, so that what is saved is a whole one; twice: at once.
-
-    Yields a list that is empty until Ctrl-C. In threads other than the main one nothing changes.
+    Raises BadInput: a folder that cannot be written, a disk too full, a checkpoint of another run.
     """
-    stop, main = [], threading.current_thread() is threading.main_thread()
-
-    def on_ctrl_c(*_):
-        stop.append(True)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        print("\nCtrl-C: finishing this step first; once more stops at once", flush=True)
-
-    before = signal.signal(signal.SIGINT, on_ctrl_c) if main else None
+    asked = json.dumps([[row["id"], row["problem"], row["answer"]] for row in rows])
+    settings = {k: v for k, v in vars(config).items() if k not in FREE}
+    settings["problems"] = hashlib.sha256(asked.encode()).hexdigest()
+    folder, step = Path(config.name), 0
+    if checkpoint:
+        folder = checkpoint.parent
+    else:
+        for i in itertools.count(2):  # never write over an older run
+            if not folder.exists():
+                break
+            folder = Path(f"{config.name}-{i}")
     try:
-        yield stop
-    finally:
-        if main:
-            signal.signal(signal.SIGINT, before)
+        check_room(folder, optimizer, config.steps // (config.snapshot_every or config.steps + 1))
+        if checkpoint:
+            step = restore(checkpoint, optimizer, settings)
+            for name in ("metrics.jsonl", "samples.jsonl"):
+                trim(folder / name, step)
+        else:
+            folder.mkdir(parents=True)
+        write(folder / "config.json", json.dumps(vars(config), indent=1))
+    except OSError as error:
+        raise BadInput(f"--name {folder}: cannot write there ({error.strerror}).") from None
+    return folder, step, settings
 
 
-def append(path, rows):
-    """Add one JSON line a row."""
-    with open(path, "a", encoding="utf-8") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
+def report(folder, **found):
+    """Add to summary.json what is not None; returns all of it, with the first part's "before"."""
+    path = folder / "summary.json"
+    old = json.loads(path.read_text()) if path.exists() else dict.fromkeys(
+        ("step", "before", "after", "example"))
+    new = old | {k: v for k, v in found.items() if v is not None} | {"folder": str(folder)}
+    write(path, json.dumps(new, indent=1))
+    return new
+
+
+def announce(config, model, tokenizer, prompts, total, longest):
+    """What is about to happen, resolved, before it takes any time."""
+    size = sum(p.numel() for p in model.parameters()) / 1e6
+    print(f"{config.method}: {config.model} ({size:.2f} M parameters) on {model.device}, "
+          f"{config.data} ({total:,} problems)")
+    print("settings:", " ".join(f"{k}={v}" for k, v in sorted(vars(config).items())))
+    print("stopping on:", [tokenizer.decode([i]) for i in stop_ids(model, tokenizer)])
+    print("first prompt:", *map(repr, prompts))
+    print(memory_estimate(model, config, longest))
+
+
+def recompute(model):
+    """Switch gradient checkpointing on: Hugging Face models do it in train mode only."""
+    with warnings.catch_warnings():  # transformers 5.24 renamed it; 5.17 has the old name alone
+        warnings.simplefilter("ignore", FutureWarning)
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.train()
 
 
 # What diagnoses RL, one line a step. Entropy, clipped and gap (sampler's against scorer's
@@ -198,8 +215,46 @@ LOG = ("step {step:4d}  reward {reward:.3f}  informative {informative}/{groups} 
        "truncated {truncated:.0%}  length {length:.0f}  entropy {entropy:.3f}  "
        "clipped {clipped:.1%}  grad {grad_norm:.3f}  "
        "weight {weight_mean:.2f} [{weight_min:.2f}, {weight_max:.2f}]  "
+       "ess {ess:.2f}  top10 {top10:.0%}  "
        "gap {gap_mean:.0e}/{gap_max:.0e}  {tokens_per_second:,.0f} tok/s  {peak_gb:.1f} GB  "
        "{seconds:.1f} s")
+
+
+def record(folder, line, row, texts, rewards):
+    """Write the step's line, and one whole group of it: RL is debugged by reading samples."""
+    append(folder / "metrics.jsonl", [line])
+    append(folder / "samples.jsonl", [
+        {"step": line["step"], "problem": row["problem"], "gold": row["answer"],
+         "completion": text, "reward": float(reward)} for text, reward in zip(texts, rewards)])
+
+
+def warn(line, weights, config, vocabulary, seen):
+    """Say what looks wrong in this step's line, each thing once; `seen` (dict) remembers.
+
+    weights (B, T) of the step, 0 where nothing was trained; vocabulary: V.
+    """
+    seen["alike"] = 0 if line["informative"] else seen.get("alike", 0) + 1
+    on, flat = weights[weights > 0], math.log(vocabulary)  # (tokens,)
+    moved = on[on != 1]  # (tokens,) where the method departs from GRPO
+    trained = line["informative"] > 0
+    wrong = {
+        "more than half of the completions are cut off: raise --max-new-tokens":
+            line["truncated"] > 0.5,
+        "no group has been informative for 10 steps, so nothing is learned: easier or harder --data"
+        ", or a larger --group": seen["alike"] >= 10,
+        "entropy is near 0, so the rollouts of a group are all alike: lower --lr":
+            trained and line["entropy"] < 0.01,
+        f"entropy is near ln V = {flat:.1f}, the policy babbles: lower --lr, or check --model":
+            trained and line["entropy"] > 0.9 * flat,
+        r"more than half of the completions have no \boxed{}, and none of those can be rewarded: "
+        "raise --max-new-tokens, or take a --model that follows the prompt": line["boxed"] < 0.5,
+        "every weight other than 1 is at a bound: saliency says nothing here, compare with grpo.py":
+            len(moved) > 10 and bool(((moved == on.min()) | (moved == on.max())).all()),
+    }
+    for text, found in wrong.items():
+        if found and text not in seen:
+            seen[text] = True
+            print(f"warning, step {line['step']}: {text}.", file=sys.stderr, flush=True)
 
 
 def widest(rollouts, rewards, weights, asked):
@@ -222,8 +277,9 @@ def widest(rollouts, rewards, weights, asked):
 def load_split(config):
     """(training rows, held-out rows); of a .jsonl file the latter are its last tenth, at most."""
     if not config.data.endswith(".jsonl"):
+        rows = problems.load_problems(config.data, "train")
         held_out = problems.load_problems(config.data, "test") if config.eval_problems else []
-        return problems.load_problems(config.data, "train"), held_out[:config.eval_problems]
+        return rows, held_out[:config.eval_problems]
     rows = problems.load_problems(config.data)
     n = min(config.eval_problems, len(rows) // 10)
     return rows[:len(rows) - n], rows[len(rows) - n:]
@@ -258,8 +314,11 @@ def measure(model, tokenizer, held_out, config, when):
     settings = dict(max_new_tokens=config.max_new_tokens, seed=config.seed, quiet=True,
                     thinking=config.thinking, batch_size=config.prompts * config.group)
     k = config.eval_samples
-    sampled = evaluate.evaluate(model, tokenizer, held_out, samples=k, ks=(k,), **settings)
-    greedy = evaluate.evaluate(model, tokenizer, held_out, temperature=0.0, **settings)
+    try:
+        sampled = evaluate.evaluate(model, tokenizer, held_out, samples=k, ks=(k,), **settings)
+        greedy = evaluate.evaluate(model, tokenizer, held_out, temperature=0.0, **settings)
+    except BadInput as mistake:  # evaluate.py's batch is ours of a step
+        raise BadInput(str(mistake).replace("--batch-size", "--prompts x --group")) from None
 
     def percent(value, low, high):
         return f"{100 * value:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
@@ -277,14 +336,17 @@ def memory_estimate(model, config, prompt_tokens):
     head = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
     tokens = prompt_tokens + config.max_new_tokens
     rows = config.prompts * config.group
-    kept = 4 * c.hidden_size if config.checkpointing else (
+    kept = 4 * c.hidden_size if config.checkpointing else (0.6 if config.compile else 1.0) * (
         34 * c.hidden_size + 12 * c.intermediate_size + 8 * c.num_attention_heads * head)
     n_ref = n if config.kl > 0 else 0
     gb = {"weights, gradients, Adam": 16 * n + 4 * n_ref, "bf16 copy": 2 * n,
           "KV cache": 4 * c.num_hidden_layers * c.num_key_value_heads * head * rows * tokens,
-          "activations": c.num_hidden_layers * kept * tokens * config.microbatch,
+          "activations": c.num_hidden_layers * kept * max(tokens, config.tokens_per_microbatch),
           "logits": 25 * 512 * c.vocab_size}
     gb = {name: size / 1e9 for name, size in gb.items()}
     peak = 18e-9 * n + 4e-9 * n_ref + max(gb["KV cache"], gb["activations"] + gb["logits"])
+    free = ""
+    if model.device.type == "cuda":
+        free = f" of {torch.cuda.mem_get_info()[0] / 1e9 + 4e-9 * n:.1f} free"  # the weights are in
     return ("memory, roughly: " + ", ".join(f"{name} {size:.1f}" for name, size in gb.items())
-            + f"; peak {peak:.1f} GB (cache and activations are not held together)")
+            + f"; peak {peak:.1f} GB{free} (cache and activations are not held together)")

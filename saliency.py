@@ -1,26 +1,30 @@
-r"""Which tokens mattered: how much the answer's likelihood leans on each token of the completion.
+r"""Which tokens mattered: how much the answer leans on each token of the completion.
 
     span = answer_span(tokenizer, ids, text)     # where the box is, in tokens
-    J = - sum over the box's tokens of log pi(token | what came before)
-    s_t = || dJ/da_t  *  a_t ||_2                # a_t: the token's embedding, H numbers
+    gradient_activation    s_t = || dJ/da_t * a_t ||_2              GRAIL   one backward
+    input_gradient         s_t = | < dK/de_t, e_t > |               OAR-G   a forward and a backward
+    perturbation           s_t = K when token t is replaced         OAR-P   N / 2 forwards
 
-s_t is the GRAIL paper's gradient x activation (arXiv 2606.04889; Hadamard product, then the norm).
-The answer is the model's own, right or wrong; the gold answer plays no part.
+a_t: the token's activation (its embedding e_t by default), H numbers. J: negative log-likelihood of
+the box (GRAIL, arXiv 2606.04889; Hadamard product, then the norm). K: how far the distribution of
+the answer moves (OAR, arXiv 2601.07408). The answer is the model's own, right or wrong; the gold
+answer plays no part. effective_sample_size_ratio and top_mass say how concentrated weights are.
 
     python saliency.py                           # one completion of the tiny model, coloured
-    python saliency.py --model FOLDER --problem "What is 2 + 2?"
+    python saliency.py --model FOLDER --problem "What is 2 + 2?" --completion answer.txt
 
 The box's last token and all that follow get exactly 0, by causality: they cannot have moved the
 answer.
 
-What we left out, on purpose: integrated gradients, attention maps, anything that needs more than
-one backward pass.
+What we left out, on purpose: integrated gradients, attention maps.
 """
 import argparse
 import bisect
-import html
+import copy
+import hashlib
 
 import torch
+from transformers import DynamicCache
 
 import verify
 
@@ -72,9 +76,11 @@ def gradient_activation(forward, spans, leaf="embeddings", alignment="own"):
     where = [(i, t) for i, span in enumerate(spans) if span for t in range(span[0], span[3])]
     if not where:
         return torch.zeros(b, T, device=device)  # (b, T)
-    blocks = len(forward.hidden_states) - 1
-    index = {"embeddings": 0, "first": 1, "middle": blocks // 2, "last": blocks - 1}[leaf]
-    activation = forward.hidden_states[index] if index else forward.embeddings  # (b, L, H)
+    activation = forward.embeddings  # (b, L, H)
+    if leaf != "embeddings":
+        blocks = len(forward.hidden_states) - 1
+        index = {"first": 1, "middle": blocks // 2, "last": blocks - 1}[leaf]
+        activation = forward.hidden_states[index]  # (b, L, H)
     i, t = torch.tensor(where, device=device).T                                 # (K,) each
     logits = forward.head(forward.hidden[i, t]).float() / forward.temperature   # (K, V)
     y = forward.completion_ids[i, t]  # (K,)
@@ -83,6 +89,156 @@ def gradient_activation(forward, spans, leaf="embeddings", alignment="own"):
     s = (gradient.float() * activation.detach().float()).norm(dim=-1)  # (b, L)
     read = forward.place - (1 if alignment == "predictor" else 0)  # (b, T) position in the row of L
     return s.gather(1, read) * forward.completion_mask             # (b, T)
+
+
+def keyed(*key, device="cpu"):
+    """A random generator seeded by this key alone, the same in every process."""
+    digest = hashlib.sha256(repr(key).encode()).digest()
+    return torch.Generator(device).manual_seed(int.from_bytes(digest[:7], "big"))
+
+
+def normals(key, like):
+    """Standard normal numbers of this tensor's shape, by key."""
+    return torch.randn(like.shape, generator=keyed(*key, device=like.device), device=like.device,
+                       dtype=like.dtype)
+
+
+def answer_shift(clean, other, ids, outcome="mean"):
+    """How far the answer's distribution moves, in nats: (...), >= 0 but for "likelihood".
+
+    clean, other (..., K, V): logits where the answer's K tokens ids (K,) are predicted. outcome:
+    "mean"        KL(clean || other) of the softmax of the logits' mean over the K positions, as in
+                  both public sources; positions that swap their predictions go unseen
+    "each"        the mean of the K positions' own KLs
+    "first"       the first position's KL
+    "likelihood"  how much less likely the K tokens became, a mean over them: may be negative
+    """
+    if outcome == "likelihood":
+        p, q = (x.log_softmax(-1)[..., torch.arange(len(ids)), ids] for x in (clean, other))
+        return (p - q).mean(-1)
+    if outcome == "mean":
+        clean, other = (x.mean(-2, keepdim=True) for x in (clean, other))  # (..., 1, V)
+    elif outcome == "first":
+        clean, other = clean[..., :1, :], other[..., :1, :]                # (..., 1, V)
+    p, q = clean.log_softmax(-1), other.log_softmax(-1)                    # (..., 1 or K, V)
+    return (p.exp() * (p - q)).sum(-1).mean(-1)
+
+
+def input_gradient(forward, spans, draws=4, sigma=1e-3, seed=0, outcome="mean", reproduced=False):
+    """OAR-G: |<dK/de_t, e_t>| for every token before the box, mean over draws, (b, T) fp32.
+
+        delta_t ~ N(0, sigma^2 I) before the box, 0 elsewhere
+        K = answer_shift(clean, clean embeddings + delta), the clean distribution a constant
+
+    At delta = 0 the gradient of a KL is 0, hence the noise: to first order the gradient is H delta,
+    H the Hessian of K. A draw is thus one random projection of what matters, which may miss an
+    important token; the ranks of two draws agree badly, of two means over many well. Noise depends
+    on (seed, draw, the completion's ids) alone, not on micro-batches or padding.
+
+    forward, spans: as in gradient_activation. Rows with something in the box are run again: once
+    for the clean distribution, then forward and backward to the embeddings once a draw, beside the
+    policy's own graph: activations of two forwards. No parameter's .grad is touched. A row whose
+    answer moves by less than fp32 rounding gets zeros. reproduced: as declare-lab/grail, noise on
+    and scores of the positions that predict the completion, times the noisy embedding, for all of
+    the box, marker included.
+    """
+    scores = torch.zeros(forward.logprobs.shape, device=forward.logprobs.device)  # (b, T)
+    rows = [i for i, span in enumerate(spans) if span and span[1] < span[2]]
+    if not rows:
+        return scores
+    answers = [(spans[i][0], spans[i][3]) if reproduced else spans[i][1:3] for i in rows]
+    firsts = forward.place[rows, 0].tolist()  # where completion token 0 stands
+    length = max(first + b - 1 for first, (_, b) in zip(firsts, answers))
+    clean = forward.embeddings.detach()[rows, :length]  # (r, length, H) past it: no effect
+    noised = [slice(first - 1, first + b - 1) if reproduced else slice(first, first + spans[i][0])
+              for i, first, (_, b) in zip(rows, firsts, answers)]
+    ids = [forward.completion_ids[i, a:b] for i, (a, b) in zip(rows, answers)]
+    texts = [forward.sampled[i] for i in rows]
+    where = [(m, first + t - 1) for m, first in enumerate(firsts) for t in range(*answers[m])]
+    n, t = torch.tensor(where, device=scores.device).T  # (K,) each, where the answers are predicted
+
+    def answer_logits(embeddings):
+        with torch.autocast(scores.device.type, torch.bfloat16, enabled=scores.is_cuda):
+            hidden = forward.body(inputs_embeds=embeddings, use_cache=False).last_hidden_state
+        return forward.head(hidden[n, t].to(clean.dtype)).split([len(y) for y in ids])  # r (K, V)
+
+    with torch.no_grad():
+        before = answer_logits(clean)
+    for draw in range(draws):
+        noise = torch.zeros_like(clean)  # (r, length, H)
+        for m, at in enumerate(noised):
+            noise[m, at] = sigma * normals((seed, draw, texts[m]), clean[m, at])
+        leaf = (clean + noise).requires_grad_()  # (r, length, H)
+        after = answer_logits(leaf)
+        K = sum(answer_shift(a, b, y, outcome) for a, b, y in zip(before, after, ids))
+        gradient, = torch.autograd.grad(K, leaf)  # (r, length, H)
+        score = (gradient * (leaf.detach() if reproduced else clean)).sum(-1).abs()  # (r, length)
+        for m, (i, at) in enumerate(zip(rows, noised)):
+            moved = (before[m].softmax(-1) - after[m].detach().softmax(-1)).abs().sum(-1).max()
+            if moved > 1e-6:
+                scores[i, :at.stop - at.start] += score[m, at] / draws
+    return scores * forward.completion_mask
+
+
+@torch.no_grad()
+def perturbation(forward, spans, outcome="mean", replace="pad", chunk=16):
+    """OAR-P: answer_shift when the token is replaced, for every token before the box, (b, T) fp32.
+
+    replace: by "pad", the padding token, which later tokens see, or by the "mean" embedding of the
+    completion before the box. By definition N forwards of L tokens; here `chunk` - 1 changed copies
+    and a clean one run at a time, from a KV cache of what precedes them: half of the N L tokens,
+    and never more than `chunk` copies in memory. Rows without something in the box get 0.
+    """
+    scores = torch.zeros(forward.logprobs.shape, device=forward.logprobs.device)    # (b, T)
+    pad = torch.tensor([forward.tokenizer.pad_token_id], device=scores.device)      # (1,)
+    body, training = forward.body, forward.body.training
+    body.eval()  # no dropout, and no checkpointing, which may switch the cache off
+    for i, span in enumerate(spans):
+        if not span or span[1] == span[2]:
+            continue
+        start, content, close, _ = span
+        first = int(forward.place[i, 0])
+        row = forward.embeddings[i, :first + close - 1]     # (n, H) up to where the box is settled
+        ids = forward.completion_ids[i, content:close]      # (K,)
+        substitute = (body.get_input_embeddings()(pad)[0] if replace == "pad" else
+                      row[first:first + start].mean(0))     # (H,)
+        cache, cached = DynamicCache(config=body.config), 0
+        for begin in range(first, first + start, chunk - 1):
+            end = min(begin + chunk - 1, first + start)
+            copies = row[begin:].repeat(end - begin + 1, 1, 1)  # (c + 1, n - begin, H), last: clean
+            here = torch.arange(end - begin)                    # (c,)
+            copies[here, here] = substitute.to(row.dtype)
+            with torch.autocast(scores.device.type, torch.bfloat16, enabled=scores.is_cuda):
+                # By place: transformers 5.24 renamed the fourth argument.
+                body(None, None, None, cache, row[None, cached:begin], use_cache=True)
+                branch, cached = copy.deepcopy(cache), begin
+                branch.batch_repeat_interleave(len(copies))
+                out = body(None, None, None, branch, copies, use_cache=True)
+            hidden = out.last_hidden_state[:, first + content - 1 - begin:]  # (c + 1, K, H)
+            logits = forward.head(hidden.to(row.dtype))                      # (c + 1, K, V)
+            scores[i, begin - first:end - first] = answer_shift(logits[-1:], logits[:-1], ids,
+                                                                outcome)
+    body.train(training)
+    return scores
+
+
+# -------------------------------------------------------------------------- how concentrated
+
+
+def effective_sample_size_ratio(weights, mask):
+    """(sum a)^2 / (n sum a^2) of a = |weights| over each row's n tokens, (B,): Kish's effective
+    sample size over n. 1 where all are equal, 1/n where one has all; 0 for a row of zeros."""
+    a = weights.double().abs() * mask  # (B, T)
+    return (a.sum(1).square() / (mask.sum(1) * a.square().sum(1)).clamp(min=1e-30)).float()
+
+
+def top_mass(weights, mask, share=0.1):
+    """Share of the sum of |weights| held by the largest 10 % of each row's n tokens, (B,): the
+    ceil(0.1 n) largest, so ceil(0.1 n) / n where all are equal; 0 for a row of zeros."""
+    a = (weights.double().abs() * mask).sort(1, descending=True).values  # (B, T)
+    k = (mask.sum(1, keepdim=True) * share).ceil()                       # (B, 1)
+    largest = a * (torch.arange(a.shape[1], device=a.device) < k)        # (B, T)
+    return (largest.sum(1) / a.sum(1).clamp(min=1e-30)).float()
 
 
 # -------------------------------------------------------------------------- seeing it
@@ -95,59 +251,47 @@ def pieces(tokenizer, ids):
     return [texts[n + 1][len(texts[n].rstrip("\ufffd")):] for n in range(len(ids))]
 
 
-def shade(weight, low=0.5, high=1.5):
-    """Colour of a weight: blue below 1, white at 1, red above; (r, g, b), each 0-255."""
-    x = max(-1.0, min(1.0, (weight - 1) / ((high - 1) if weight > 1 else (1 - low))))
-    fade = round(255 - 155 * abs(x))
-    return (255, fade, fade) if x > 0 else (fade, fade, 255)
-
-
-def coloured(tokenizer, ids, weights):
-    """The completion in ANSI colours: blue where less credit than in GRPO, red where more (str)."""
-    out = []
-    for text, weight in zip(pieces(tokenizer, ids), weights):
-        r, g, b = shade(weight)
-        body = text.replace("\n", "\u23ce\x1b[0m\n")
-        out.append(f"\x1b[30;48;2;{r};{g};{b}m{body}\x1b[0m")
-    return "".join(out)
-
-
-def page(tokenizer, ids, weights, title=""):
-    """The same as one HTML page (a string); hover over a token to read its weight."""
-    spans = "".join(
-        f'<span title="{weight:.3f}" style="background:rgb{shade(weight)}">'
-        f'{html.escape(text)}</span>'
-        for text, weight in zip(pieces(tokenizer, ids), weights))
-    return ('<!doctype html><meta charset="utf-8"><title>credit</title>'
-            f'<h3>{html.escape(title)}</h3>'
-            f'<pre style="white-space:pre-wrap;font-size:16px">{spans}</pre>')
-
-
-def main():
-    import grpo  # here, not above: the functions stand alone without these three
+def main(argv=None):
+    import grpo  # here, not above: the functions stand alone without these four
+    import pages
     import problems
     import rollout
     parser = argparse.ArgumentParser(description="Show which tokens a model's own answer leans on.")
     parser.add_argument("--model", default="tiny", help="hub id or folder; tiny: the embedded one")
     parser.add_argument("--problem", default="Start with 7, add 5, times 3.", help="the question")
-    args = parser.parse_args()
+    parser.add_argument("--completion", help="a file with the answer; without it one is sampled")
+    args = parser.parse_args(argv)
     model, tokenizer = problems.load_policy(args.model)
     prompt = problems.build_prompt(tokenizer, args.problem)
-    out = rollout.sample(model, tokenizer, [prompt], samples=8, max_new_tokens=256)
+    if args.completion:
+        try:
+            text = open(args.completion, encoding="utf-8").read()
+        except (OSError, UnicodeDecodeError) as error:
+            raise problems.BadInput(f"--completion {args.completion}: {error.args[-1]}.") from None
+        encoded = [tokenizer(t, add_special_tokens=False).input_ids for t in (prompt, text or " ")]
+        (asked, real), (ids, mask) = (rollout.pad([row], 0, "right") for row in encoded)  # (1, n)
+        text = tokenizer.decode(ids[0], skip_special_tokens=True)  # what the ids say, to the letter
+        out = rollout.Rollouts(asked, real, ids, mask.sum(1), mask[:, 0], None, [text])
+    else:
+        out = rollout.sample(model, tokenizer, [prompt], samples=8, max_new_tokens=256)
     # The longest one with a box: it has the most tokens for the answer to lean on.
-    i = max(range(8), key=lambda i: (len(verify.boxed_spans(out.texts[i])) > 0, out.lengths[i]))
+    i = max(range(len(out.texts)), key=lambda i: (verify.last_boxed(out.texts[i]) is not None,
+                                                  out.lengths[i]))
     forward = grpo.forward_pass(model, out, torch.tensor([i]), 1.0, texts=out.texts[i:i + 1],
                                 rewards=None, advantages=None, tokenizer=tokenizer)
     ids = forward.completion_ids[0].tolist()
     span = answer_span(tokenizer, ids, out.texts[i])
     if span is None:
-        raise problems.BadInput(f"--problem {args.problem!r}: none of 8 completions has a box, so "
-                                "there is no answer to ask about; try another one or --model.")
+        where = f"--completion {args.completion}: it" if args.completion else (
+            f"--problem {args.problem!r}: none of 8 completions")
+        raise problems.BadInput(f"{where} has no box, so there is no answer to ask about.")
     s = gradient_activation(forward, [span])[0]  # (T,)
-    print("white: the median saliency, red: twice or more, blue: half or less; then s_t itself\n")
-    print(coloured(tokenizer, ids, (1 + 0.5 * (s / s[s > 0].median()).log2()).tolist()), "\n")
-    for t, (text, value) in enumerate(zip(pieces(tokenizer, ids), s.tolist())):
-        print(f"{t:4d} {value:10.3g}  {text!r}{'   the box' * (span[0] <= t < span[3])}")
+    tokens = pieces(tokenizer, ids)
+    print("token   s_t, the twenty largest")
+    for t in sorted(s.argsort(descending=True)[:20].tolist()):
+        print(f"{t:5d} {s[t]:9.2e}  {tokens[t]!r}{'   the box' * (span[0] <= t < span[3])}")
+    print("\nred: four times the median or more; blue: a quarter or less\n")
+    print(pages.coloured(tokens, (s / s[s > 0].median()).sqrt().tolist(), pages.in_colours()))
 
 
 if __name__ == "__main__":

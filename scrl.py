@@ -179,13 +179,13 @@ def make_subproblems(source, out):
     print(f"{out}: {report}")
 
 
-def main():
+def main(argv=None):
     parser = flags("scrl", __doc__.split("\n")[0])
     parser.set_defaults(scale_by_std=True)
     add = parser.add_argument
     add("--arm", default="scrl", choices=["scrl", "both-grpo", "no-cut"], help="SCRL or a control")
     add("--make-subproblems", nargs=2, metavar=("SOURCE", "OUT"), help="write data and stop")
-    config = parse(parser)
+    config = parse(parser, argv)
     source_and_out = vars(config).pop("make_subproblems")
     if source_and_out:
         return make_subproblems(*source_and_out)

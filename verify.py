@@ -538,8 +538,7 @@ class Compare:
                 return mp.power(-x, e) * (-1) ** p
         return mp.power(x, e)
 
-LOCAL = threading.local()
-SCALES = (1, 3, 7, 0.111, 31, 0.0123, 1000, 10 ** 6)    # of the letters at the 8 points
+LOCAL, SCALES = threading.local(), (1, 3, 7, 0.111, 31, 0.0123, 1000, 10**6)  # at the 8 points
 LEVEL = {"+": 6, "-": 6, "\\over": 6, "\\choose": 6, "*": 7, "/": 7, "%": 7, "^": 9, "!": 9, "°": 9,
          **dict.fromkeys(("", *CLOSERS, ",", "&", "\\\\", *RELATIONS), 0)}
 
@@ -564,7 +563,8 @@ def verify_all(pairs, workers=2, timeout=5.0, strict=False):
 
 def in_process(job, timeout, command=(sys.executable, __file__, "--worker")):
     """One verdict from a process of its own; None if it took too long or died."""
-    try: done = subprocess.run(command, input=job, capture_output=True, timeout=timeout)
+    apart = dict(capture_output=True, start_new_session=True)  # Ctrl-C is the caller's to handle
+    try: done = subprocess.run(command, input=job, timeout=timeout, **apart)
     except subprocess.TimeoutExpired: return None
     return None if done.returncode else json.loads(done.stdout)
 
@@ -583,17 +583,17 @@ def table(path):
         print(f"{kind:20}{n:6}{100 - 100 * sum(wrong) / n:9.1f}{sum(wrong) - sum(missed):5}"
               f"{sum(missed):5}{sum(late):9}{ms[n // 2]:9.2f}{ms[int(.99 * (n - 1))]:9.2f}")
 
-def main():
+def main(argv=None):
     parser = argparse.ArgumentParser(description="Is the final answer of a completion right?")
     parser.add_argument("completion", nargs="?", help="a completion, or an answer alone")
     parser.add_argument("gold", nargs="?", help="the right answer")
     parser.add_argument("--table", metavar="FILE", help="JSONL with gold, completion, expect, kind")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     if args.worker: return print(json.dumps(verify(*json.load(sys.stdin))))
     if args.table:
         try: return table(args.table)
-        except (OSError, ValueError, KeyError) as error: parser.error(f"{args.table}: {error!r}")
+        except (OSError, ValueError, KeyError, TypeError) as e: parser.error(f"{args.table}: {e!r}")
     if args.gold is None: parser.error("give a completion and a gold answer, or --table FILE")
     print("{} ({})".format(*judge(args.completion, args.gold)))
 

@@ -1,34 +1,53 @@
-"""Speed and memory of one step, GRPO beside GRAIL, in the exact Qwen3-0.6B shape.
+"""Speed and memory of one step beside the peers, in the exact Qwen3-0.6B shape, in one process.
 
-    python examples/bench.py                                   # a card: 64 rows x 512 tokens
-    python examples/bench.py --rows 64 --tokens 1024 --microbatch 4 --out bench.json
-    python examples/bench.py --small --device cpu              # the machinery, in seconds
+    python examples/bench.py                            # a card: everything below, a few minutes
+    python examples/bench.py --parts sampling,methods --out bench.json
+    python examples/bench.py --small --device cpu --parts sampling,update,methods,long   # seconds
 
 The weights are random, for throughput does not depend on them. Nothing is skipped: every group has
 half-right rewards, every completion runs to its full length and holds a box of 12 tokens near its
-end. GRPO's and GRAIL's updates are timed by turns in the same process, the median of --repeat.
+end. Parts:
+
+    sampling   rollout.sample, 64 and 256 rows; the first call compiles and is given apart
+    generate   Hugging Face's generate with a static cache, compiled, on bf16 weights
+    update     grpo.update: layers as they are, compiled, and with lengths spread over 1/8 to all
+    methods    the step (sampling + update) of each method, by turns, over GRPO's
+    long       8 rows of 4,096 tokens, GRAIL
+    trl        TRL's GRPOTrainer, its own sampler, if it can be imported
+
+Seconds are medians of --repeat calls after one to warm up, peaks the most that was allocated.
 """
 import argparse
+import gc
 import json
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import delta  # noqa: E402
 import grail  # noqa: E402
 import grpo  # noqa: E402
+import oar  # noqa: E402
 import rollout  # noqa: E402
 import saliency  # noqa: E402
+import score  # noqa: E402
 
 SHAPE = dict(vocab_size=151_936, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28,
              num_attention_heads=16, num_key_value_heads=8, head_dim=128)
 SMALL = dict(vocab_size=500, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
              num_attention_heads=4, num_key_value_heads=2, head_dim=16)
+SETTINGS = dict(
+    scale_by_std=False, mask_truncated=False, loss="token", kl=0.0, inner=1, temperature=1.0,
+    clip_low=0.2, clip_high=0.28, grad_clip=1.0, lr=1e-6, as_released=False, leaf="embeddings",
+    rows="wrong", seed=0, gradient="head-row", refinements=1, signal="gradient", outcome="mean")
 
 
 class Ids:
@@ -42,82 +61,212 @@ class Ids:
         return [""] * len(rows)
 
 
-def timed(work, device):
-    """(seconds, peak GB of 10^9 bytes) of one call."""
+def timed(work, device, repeat=1):
+    """(seconds of each call, peak GB of 10^9 bytes over all of them)."""
+    seconds = []
+    gc.collect()
     if device.type == "cuda":
-        torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
-    began = time.perf_counter()
-    work()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    seconds = time.perf_counter() - began
+    for _ in range(repeat):
+        began = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - began)
     return seconds, torch.cuda.max_memory_allocated() / 1e9 if device.type == "cuda" else 0.0
 
 
-def main():
+def prompts(rows, tokens):
+    return [" ".join(str(1 + (7 * i + j) % 400) for j in range(tokens)) for i in range(rows // 8)]
+
+
+def rates(device):
+    """What the card can do: TB/s of a copy (read and written), TFLOP/s of a bf16 product."""
+    x = torch.empty(2**31, dtype=torch.uint8, device=device)
+    y = torch.empty_like(x)
+    a, b = (torch.randn(8192, 8192, dtype=torch.bfloat16, device=device) for _ in range(2))
+    copy, product = (statistics.median(timed(work, device, 5)[0][1:])
+                     for work in (lambda: y.copy_(x), lambda: a @ b))
+    return {"copy_tb_per_second": 2 * 2**31 / copy / 1e12,
+            "matrix_tflops": 2 * 8192**3 / product / 1e12}
+
+
+def rewards_of(rows, device):
+    return (torch.arange(rows, device=device) % 2).float().view(-1, 8)
+
+
+def trl_step(args, config, device):
+    """Seconds of TRL's steps at the same size, and how many of them are sampling."""
+    try:
+        import trl
+        from datasets import Dataset
+    except ImportError as error:
+        return f"not run: {error}"
+    tokenizer = AutoTokenizer.from_pretrained(Path(__file__).parent.parent / "data" / "tiny")
+    with device:
+        model = Qwen3ForCausalLM(config)
+    text = tokenizer.decode(tokenizer("1+" * args.prompt).input_ids[:args.prompt])
+    trainer = trl.GRPOTrainer(
+        model, reward_funcs=lambda completions, **_: [i % 2 for i in range(len(completions))],
+        processing_class=tokenizer, train_dataset=Dataset.from_list([{"prompt": text}] * 64),
+        args=trl.GRPOConfig(
+            "trl-bench", max_steps=args.repeat + 1, per_device_train_batch_size=8,
+            gradient_accumulation_steps=args.rows // 8, num_generations=8,
+            max_completion_length=args.tokens, learning_rate=1e-6, bf16=device.type == "cuda",
+            generation_kwargs={"min_new_tokens": args.tokens}, save_strategy="no",
+            report_to="none", disable_tqdm=True, use_cpu=device.type == "cpu"))
+    sampling, generate = [], trainer._generate
+
+    def clocked(*a, **k):
+        out = []
+        sampling.append(timed(lambda: out.append(generate(*a, **k)), device)[0][0])
+        return out[0]
+
+    trainer._generate = clocked
+    stamps, step = [], trainer.training_step
+
+    def stamped(*a, **k):
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        stamps.append(time.perf_counter())
+        return step(*a, **k)
+
+    trainer.training_step = stamped
+    _, peak = timed(trainer.train, device)
+    starts = stamps[::args.rows // 8] + [time.perf_counter()]
+    seconds = [b - a for a, b in zip(starts, starts[1:])]
+    return {"version": trl.__version__, "step_seconds": seconds, "sampling_seconds": sampling,
+            "best_step_seconds": min(seconds), "peak_gb": peak,
+            "checkpointing": trainer.args.gradient_checkpointing}
+
+
+def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rows", type=int, default=64, help="B, in groups of 8")
-    parser.add_argument("--prompt", type=int, default=128, help="P, tokens of a prompt")
-    parser.add_argument("--tokens", type=int, default=512, help="T, tokens of a completion")
-    parser.add_argument("--microbatch", type=int, default=8)
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--checkpointing", action="store_true")
-    parser.add_argument("--small", action="store_true", help="a model of 0.1 M parameters")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--out", default="", help="JSON file for the figures")
-    args = parser.parse_args()
-    device = torch.device(args.device)
+    add = parser.add_argument
+    add("--parts", default="sampling,generate,update,methods,long,trl", help="see the docstring")
+    add("--rows", type=int, default=64, help="B, in groups of 8")
+    add("--prompt", type=int, default=128, help="P, tokens of a prompt")
+    add("--tokens", type=int, default=512, help="T, tokens of a completion")
+    add("--long", type=int, default=4096, help="T of the long completions")
+    add("--tokens-per-microbatch", type=int, default=5120)
+    add("--repeat", type=int, default=3)
+    add("--small", action="store_true", help="a model of 0.1 M parameters")
+    add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    add("--out", default="", help="JSON file, written again after every part")
+    args = parser.parse_args(argv)
+    device, parts = torch.device(args.device), args.parts.split(",")
+    cuda = device.type == "cuda"
     torch.manual_seed(0)
     config = Qwen3Config(**(SMALL if args.small else SHAPE), tie_word_embeddings=True,
                          eos_token_id=None, pad_token_id=0)
+    result = {"card": torch.cuda.get_device_name() if cuda else "cpu", "torch": torch.__version__,
+              "arguments": vars(args), **(rates(device) if cuda else {})}
+
+    def note(name, value):
+        result[name] = value
+        print(name, json.dumps(value), flush=True)
+        if args.out:
+            Path(args.out).write_text(json.dumps(result, indent=1) + "\n")
+
+    if parts == ["trl"]:
+        return note("trl", trl_step(args, config, device))
+    if "trl" in parts:  # in a process of its own, gone before ours begins
+        with tempfile.NamedTemporaryFile(suffix=".json") as file:
+            given = sys.argv[1:] if argv is None else argv
+            subprocess.run([sys.executable, __file__, *given, "--parts", "trl", "--out", file.name])
+            note("trl", json.loads(file.read() or b"{}").get("trl", "failed"))
+    if "generate" in parts:
+        with device:
+            half = Qwen3ForCausalLM(config).to(torch.bfloat16).eval()
+        ids = torch.randint(1, 400, (args.rows, args.prompt), device=device)
+        seconds, peak = timed(lambda: half.generate(
+            ids, do_sample=True, max_new_tokens=args.tokens,
+            cache_implementation="static"), device, 3)
+        note("generate", {"first_seconds": seconds[0], "peak_gb": peak,
+                          "tokens_per_second": args.rows * args.tokens / min(seconds)})
+        del half
     with device:
         model = Qwen3ForCausalLM(config).eval()
-    if args.checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-        model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=device.type == "cuda")
-    groups = args.rows // 8
-    prompts = [" ".join(str(1 + (7 * i + j) % 400) for j in range(args.prompt))
-               for i in range(groups)]
-    result = {"card": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
-              "torch": torch.__version__, "arguments": vars(args)}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=cuda)
+    made = {}
 
-    made = []
-    seconds, peak = timed(lambda: made.append(rollout.sample(
-        model, Ids(), prompts, samples=8, max_new_tokens=args.tokens)), device)
-    result["sampling"] = {"tokens_per_second": args.rows * args.tokens / seconds, "peak_gb": peak}
+    def draw(rows, tokens):
+        made[rows, tokens] = rollout.sample(model, Ids(), prompts(rows, args.prompt), samples=8,
+                                            max_new_tokens=tokens)
 
-    settings = SimpleNamespace(
-        scale_by_std=False, mask_truncated=False, loss="token", max_new_tokens=args.tokens, kl=0.0,
-        microbatch=args.microbatch, inner=1, temperature=1.0, clip_low=0.2, clip_high=0.28,
-        grad_clip=1.0, lr=1e-6)
-    end = args.tokens - 4
-    span = (end - 12, end - 9, end - 1, end)
+    def update(credit=grpo.uniform, rollouts=None, compiled=False, budget=0, **more):
+        out = rollouts or made[args.rows, args.tokens]
+        settings = SimpleNamespace(
+            **SETTINGS, compile=compiled, max_new_tokens=out.completion_ids.shape[1],
+            tokens_per_microbatch=budget or args.tokens_per_microbatch)
+        with torch.compiler.set_stance("default" if compiled else "force_eager"):
+            grpo.update(model, optimizer, out, rewards_of(len(out.texts), device), credit,
+                        settings, None, **more)
 
-    def grail_credit(forward):
-        spans = [span] * len(forward.logprobs)
-        s = saliency.gradient_activation(forward, spans)
-        return grail.grail_credit(s, forward.completion_mask, spans, forward.advantages)
+    for rows in (args.rows, 4 * args.rows) if "sampling" in parts else (args.rows,):
+        seconds, peak = timed(lambda: draw(rows, args.tokens), device, args.repeat + 1)  # noqa: B023
+        note(f"sampling_{rows}", {
+            "first_seconds": seconds[0], "seconds": statistics.median(seconds[1:]), "peak_gb": peak,
+            "tokens_per_second": rows * args.tokens / statistics.median(seconds[1:])})
+    if cuda:
+        score.compile_layers(model)
 
-    rewards = (torch.arange(args.rows, device=device) % 2).float().view(groups, 8)
-    methods = {"grpo": grpo.uniform, "grail": grail_credit}
-    runs = {name: [] for name in methods}
-    for _ in range(args.repeat + 1):
-        for name, credit in methods.items():  # by turns: a drift of the clocks hits both
-            runs[name].append(timed(lambda: grpo.update(  # noqa: B023
-                model, optimizer, made[0], rewards, credit, settings, None), device))  # noqa: B023
-    for name, figures in runs.items():
-        seconds = statistics.median(s for s, _ in figures[1:])  # the first one warms up
-        result[name] = {"update_seconds": seconds, "peak_gb": max(peak for _, peak in figures),
-                        "tokens_per_second": args.rows * (args.prompt + args.tokens) / seconds}
-    result["grail_over_grpo"] = {
-        key: result["grail"][key] / max(result["grpo"][key], 1e-9)
-        for key in ("update_seconds", "peak_gb")}
-    text = json.dumps(result, indent=1)
-    print(text)
-    if args.out:
-        Path(args.out).write_text(text + "\n")
+    def measure_update(name, tokens, **options):
+        first, _ = timed(lambda: update(**options), device)
+        seconds, peak = timed(lambda: update(**options), device, args.repeat)
+        note(name, {"first_seconds": first[0], "seconds": statistics.median(seconds),
+                    "tokens_per_second": tokens / statistics.median(seconds), "peak_gb": peak})
+
+    if "update" in parts:
+        all_tokens = args.rows * (args.prompt + args.tokens)
+        twice = 2 * args.tokens_per_microbatch
+        measure_update("update", all_tokens)
+        measure_update("update_twice_the_microbatch", all_tokens, budget=twice)
+        measure_update("update_compiled", all_tokens, compiled=cuda)
+        measure_update("update_compiled_twice_the_microbatch", all_tokens, compiled=cuda,
+                       budget=twice)
+        out = made[args.rows, args.tokens]
+        spread = torch.linspace(args.tokens // 8, args.tokens, args.rows).long()[
+            torch.randperm(args.rows)].to(device)
+        uneven = rollout.Rollouts(out.prompt_ids, out.prompt_mask, out.completion_ids, spread,
+                                  out.finished, out.logprobs, out.texts)
+        measure_update("update_uneven_lengths", args.rows * args.prompt + int(spread.sum()),
+                       rollouts=uneven)
+
+    def boxed(tokens):  # 12 tokens near the end, in every row
+        end = tokens - 4
+        saliency.answer_span = lambda *_: (end - 12, end - 9, end - 1, end)
+
+    settings = SimpleNamespace(**SETTINGS, draws=1)
+    methods = {"grpo": {}, "grail": {"credit": grail.credit(settings)},
+               "oar_g_one_draw": {"credit": oar.credit(settings)},
+               "delta": {"batch_credit": delta.batch_credit(settings)}}
+    if "methods" in parts:
+        boxed(args.tokens)
+        runs = {name: [] for name in methods}
+        for turn in range(args.repeat + 1):
+            for name, options in methods.items():  # by turns: a drift of the clocks hits all
+                runs[name].append((
+                    timed(lambda: draw(args.rows, args.tokens), device),
+                    timed(lambda: update(**options), device)))  # noqa: B023
+        for name, turns in runs.items():
+            sampling, updating = (statistics.median(turn[i][0][0] for turn in turns[1:])
+                                  for i in (0, 1))
+            note(f"step_{name}", {
+                "seconds": sampling + updating, "sampling_seconds": sampling,
+                "update_seconds": updating,
+                "peak_gb": max(part[1] for turn in turns for part in turn)})
+        base = result["step_grpo"]
+        for name in methods:
+            note(f"{name}_over_grpo", {key: result[f"step_{name}"][key] / max(base[key], 1e-9)
+                                       for key in ("seconds", "update_seconds", "peak_gb")})
+    if "long" in parts:
+        seconds, peak = timed(lambda: draw(8, args.long), device, 2)
+        note("long_sampling", {"tokens_per_second": 8 * args.long / seconds[1], "peak_gb": peak})
+        boxed(args.long)
+        seconds, peak = timed(lambda: update(rollouts=made[8, args.long], **methods["grail"]),
+                              device, 2)
+        note("long_update_grail", {"seconds": seconds[1], "peak_gb": peak})
 
 
 if __name__ == "__main__":

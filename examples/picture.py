@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import pages  # noqa: E402
 import problems  # noqa: E402
 import saliency  # noqa: E402
 
@@ -23,7 +24,7 @@ def main():
         width = WIDTH * len(shown) + 4
         out.append(
             f'<rect x="{x}" y="{y - 17}" width="{width - 2}" height="22" rx="3" '
-            f'fill="rgb{saliency.shade(weight)}"/><text x="{x + 1}" y="{y}">{html.escape(shown)}'
+            f'fill="rgb{pages.shade(weight)}"/><text x="{x + 1}" y="{y}">{html.escape(shown)}'
             f'</text><text x="{x + 1}" y="{y + 14}" class="w">{weight:.1f}</text>')
         x += max(width, 20)
         widest = max(widest, x)

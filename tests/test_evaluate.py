@@ -303,6 +303,7 @@ class Policy:
         self.model = torch.nn.Linear(2, 2)
         self.model.name_or_path, self.model.config = "stub", None
         self.model.device, self.model.dtype = "cpu", torch.float32
+        self.model.get_input_embeddings = lambda: torch.nn.Embedding(99, 2)
         self.tokenizer = characters()
 
     def sample(self, model, tokenizer, prompts, *, samples, keys, **_):

@@ -378,7 +378,34 @@ def test_credit_asks_about_the_box_that_the_mode_promises(as_released, span, ali
     s = gradient_activation(forward, [span, span], leaf, alignment)
     expected = grail_credit(s, forward.completion_mask, [span, span], A, rows, as_released)
     config = SimpleNamespace(as_released=as_released, leaf=leaf, rows=rows)
-    assert torch.equal(credit(config)(forward), expected) and (expected[0] == 5).any()
+    torch.testing.assert_close(credit(config)(forward), expected, atol=1e-5, rtol=0)
+    assert (expected[0] == 5).any()
+
+
+@pytest.mark.parametrize("as_released", [False, True])
+@pytest.mark.parametrize("rows, A", [("wrong", [1., 0.]), ("correct", [-1., 0.]),
+                                     ("both", [0., 0.])])
+def test_no_backward_where_no_row_is_asked_for(as_released, rows, A, monkeypatch):
+    """Micro-batches of one sign let half of the saliency backwards go; nothing else may change."""
+    pieces = [b"", None, b"so ", b"then ", rb"\boxed{", b"7", b"}", b"8", b"."]
+    ids = torch.tensor([[2, 3, 4, 5, 6, 3, 4, 7, 6, 1]] * 2)
+    rollouts = dataclasses.replace(known_rollouts(), completion_ids=ids,
+                                   lengths=torch.tensor([10, 10]))
+    tokenizer = Pieces(*pieces)
+    forward = grpo.forward_pass(
+        known_qwen3(), rollouts, torch.arange(2), 1.0, tokenizer=tokenizer, rewards=None,
+        advantages=torch.tensor(A), texts=[tokenizer.decode(row) for row in ids.tolist()])
+    config = SimpleNamespace(as_released=as_released, leaf="embeddings", rows=rows)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.autograd, "grad", None)
+        w = credit(config)(forward)
+    # The release marks the box of every completion; here that of A = 0, where no weight matters.
+    box = 5.0 if as_released or rows == "both" else 1.0
+    assert w[0, 3 if as_released else 7] == box and forward.figures["fallback"].tolist() == [0, 0]
+    forward.advantages = torch.tensor([-1., -1.] if rows != "correct" else [1., 1.])
+    with pytest.raises(TypeError), monkeypatch.context() as patch:
+        patch.setattr(torch.autograd, "grad", None)
+        credit(config)(forward)
 
 
 @pytest.mark.parametrize("tied", [True, False])

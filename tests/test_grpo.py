@@ -14,7 +14,7 @@ from problems import BadInput
 from test_rollout import CONFIGS, PROMPTS, Numbers, scores, tiny
 
 CONFIG = {"scale_by_std": False, "mask_truncated": False, "loss": "token", "max_new_tokens": 12,
-          "kl": 0.0, "microbatch": 64, "inner": 1, "temperature": 1.0, "clip_low": .2,
+          "kl": 0.0, "tokens_per_microbatch": 8192, "compile": False, "inner": 1, "temperature": 1.0, "clip_low": .2,
           "clip_high": .28, "grad_clip": 1e9, "lr": 1e-3}
 
 
@@ -150,16 +150,26 @@ def test_three_denominators_by_hand():
 @pytest.mark.parametrize("loss", ["token", "sequence", "constant"])
 def test_splitting_the_batch_does_not_change_the_gradient(loss):
     """Dividing by each micro-batch's own token count is the commonest GRPO bug: 12 completions at
-    once, in fives or one by one must leave the same gradients behind (fp32, relative 1e-4)."""
+    once, by threes or fours or one by one must leave the same gradients behind (fp32, relative 1e-4)."""
     settings = SimpleNamespace(as_released=False, leaf="embeddings", rows="both")
     for credit in (grpo.uniform, grail_credit_of(settings)):
         whole = None
-        for size in (12, 5, 1):
-            model, out, rewards, config = made(loss=loss, microbatch=size)
+        for size in (1000, 60, 1):
+            model, out, rewards, config = made(loss=loss, tokens_per_microbatch=size)
             out.texts = [rf"\boxed{{{text.split()[-1] if text else 3}}}" for text in out.texts]
             g, _, _ = gradients(model, out, rewards, config)
             whole = whole or g
             assert worst(g, whole) < 1e-4
+
+
+def test_microbatches_keep_order_and_budget():
+    """Padding counts: three rows of 10, 2 and 2 tokens are 30, not 14. No row is lost or doubled."""
+    tokens = [10, 2, 7, 30, 2]
+    assert grpo.microbatches([0, 1, 2], tokens, 30) == [[0, 1, 2]]
+    assert grpo.microbatches([0, 1, 2], tokens, 29) == [[0, 1], [2]]
+    assert grpo.microbatches([1, 4, 0], tokens, 20) == [[1, 4], [0]]  # the third would widen both
+    assert grpo.microbatches([3, 0, 4], tokens, 5) == [[3], [0], [4]]  # over the budget: alone
+    assert grpo.microbatches([], tokens, 5) == []
 
 
 def test_uniform_weights_reproduce_grpo_bit_for_bit():
@@ -309,7 +319,7 @@ def test_the_penalty_pulls_on_every_row():
 @pytest.mark.parametrize("tied", [True, False])
 def test_two_steps_on_every_architecture(architecture, tied):
     """R1-distilled and OctoThinker models are Llama- or Qwen2-shaped; Gemma scales embeddings."""
-    model, out, rewards, config = made(tied=tied, architecture=architecture, microbatch=4)
+    model, out, rewards, config = made(tied=tied, architecture=architecture, tokens_per_microbatch=60)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     out.texts = [r"so \boxed{5}"] * len(out.texts)
     before = {name: p.clone() for name, p in model.named_parameters()}
@@ -337,7 +347,7 @@ def test_a_problem_picked_twice_in_a_step_is_sampled_anew():
 
 
 @pytest.mark.parametrize("flag, value", [
-    ("--group", "1"), ("--temperature", "0"), ("--microbatch", "0"), ("--steps", "0"),
+    ("--group", "1"), ("--temperature", "0"), ("--tokens-per-microbatch", "0"), ("--steps", "0"),
     ("--resume", "nowhere")])
 def test_impossible_settings_are_named(flag, value):
     with pytest.raises(BadInput, match=flag):

@@ -1,25 +1,45 @@
 """Runs: exact resume, folders, checkpoints, mistakes on the command line, the embedded data."""
+import errno
 import json
+import math
 import os
+import re
+import shutil
 import signal
-import subprocess
 import sys
+import warnings
+from functools import lru_cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import safetensors.torch
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import (AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM,
+                          modeling_utils)
 
+import checkpoints
 import grail
 import grpo
 import problems
+import rollout
 import runs
+import score
 from problems import BadInput
 
 ROOT = Path(__file__).resolve().parent.parent
-SMALL = ["--prompts", "4", "--group", "4", "--eval-problems", "0", "--max-new-tokens", "48",
+SMALL = ["--prompts", "4", "--group", "4", "--eval-problems", "0", "--max-new-tokens", "40",
          "--warmup", "1"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few(tmp_path_factory):
+    """Sixty of the embedded problems, for all 7,000 take longer to load than a step takes."""
+    path = tmp_path_factory.mktemp("data") / "few.jsonl"
+    rows = (ROOT / "data/arithmetic_train.jsonl").read_text().splitlines(keepends=True)[:60]
+    path.write_text("".join(rows))
+    SMALL[:0] = ["--data", str(path)]
 
 
 def run(method, tmp_path, *argv, credit=None):
@@ -34,60 +54,411 @@ def weights(folder):
 
 # ------------------------------------------------------------------ resume
 
+TIMING = {"seconds", "tokens_per_second", "sampling_share", "peak_gb"}
 
-def test_resume_is_the_unbroken_run_bit_for_bit(tmp_path):
+
+def lines(folder, name="metrics.jsonl"):
+    """A run's lines without what a clock or a card says."""
+    return [{k: v for k, v in json.loads(line).items() if k not in TIMING}
+            for line in (Path(folder) / name).open()]
+
+
+def adam(folder):
+    return torch.load(Path(folder) / "checkpoint/trainer.pt", weights_only=True)["optimizer"]
+
+
+def same(a, b):
+    """Equal to the bit: dicts, lists, numbers and tensors in them."""
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    return len(a) == len(b) and all(map(same, a, b)) if isinstance(a, list) else a == b
+
+
+@pytest.fixture(scope="module")
+def two_steps(tmp_path_factory):
+    """A run of two steps with a checkpoint after each, to be copied by the tests below."""
+    folder = tmp_path_factory.mktemp("runs") / "two"
+    run("grpo", None, "--steps", 2, "--save-every", 1, "--name", folder)
+    return folder
+
+
+@pytest.fixture
+def half(two_steps, tmp_path):
+    return Path(shutil.copytree(two_steps, tmp_path / "half"))
+
+
+def test_resume_is_the_unbroken_run_bit_for_bit(tmp_path, half):
     """Adam's moments, the order of problems, the random numbers or the warm-up forgotten: each
-    makes four steps differ from two and two."""
+    makes four steps differ from two and two. So does a line that is lost or written twice: here a
+    crash after step 3 had left its line and half of the next, and a leftover of a killed save."""
     whole = run("grpo", tmp_path, "--steps", 4, "--name", tmp_path / "whole")
-    run("grpo", tmp_path, "--steps", 2, "--name", tmp_path / "half")
-    run("grpo", tmp_path, "--resume", tmp_path / "half", "--steps", 4)
-    a, b = weights(whole["folder"]), weights(tmp_path / "half")
-    assert a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
-    x, y = ([json.loads(line) for line in (tmp_path / name / "metrics.jsonl").open()]
-            for name in ("whole", "half"))
-    for key in ("step", "reward", "loss", "grad_norm", "entropy"):
-        assert [line[key] for line in x] == [line[key] for line in y]
-    assert len(x) == 4 and x[0]["grad_norm"] > 0  # something was learned, so something can differ
+    checkpoints.append(half / "metrics.jsonl", [{"step": 3}])
+    with (half / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"step": 4, "rewa\xc3')
+    (half / "checkpoint.new").mkdir()
+    (half / "checkpoint.new/x").write_text("")
+    run("grpo", tmp_path, "--resume", half, "--steps", 4)
+    a, b = weights(whole["folder"]), weights(half)
+    assert same(a, b) and same(adam(whole["folder"]), adam(half))
+    assert lines(whole["folder"]) == lines(half) and len(lines(half)) == 4
+    assert lines(whole["folder"], "samples.jsonl") == lines(half, "samples.jsonl")
+    assert lines(half)[0]["grad_norm"] > 0  # something was learned, so something can differ
+    assert json.loads((half / "config.json").read_text())["steps"] == 4
 
 
-def test_ctrl_c_saves_a_run_that_can_go_on(tmp_path, capsys):
+def test_controls_kl_and_recomputation_resume_bit_for_bit(tmp_path):
+    """Each could hold something that a checkpoint lacks: coins and shuffles a generator's state,
+    the KL its reference, several passes their old log-probs."""
+    flags = [*SMALL, "--credit", "shuffled", "--reward", "random", "--kl", "0.1", "--inner", "2",
+             "--checkpointing"]
+    grail.main([*flags, "--steps", "2", "--name", str(tmp_path / "whole")])
+    grail.main([*flags, "--steps", "1", "--name", str(tmp_path / "half")])
+    grail.main(["--resume", str(tmp_path / "half"), "--steps", "2"])
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "half"))
+    assert same(adam(tmp_path / "whole"), adam(tmp_path / "half"))
+    assert lines(tmp_path / "whole") == lines(tmp_path / "half")
+    assert min(line["grad_norm"] for line in lines(tmp_path / "half")) > 0
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stop_saves_a_run_that_can_go_on(number, code, tmp_path, capsys):
     """In the first of two passes over a batch, with half a step done: the step is finished."""
     def interrupted(forward):
-        os.kill(os.getpid(), signal.SIGINT)
+        if not capsys.readouterr().out.count("step    1"):
+            os.kill(os.getpid(), number)
         return grpo.uniform(forward)
 
-    summary = run("grpo", tmp_path, "--steps", 4, "--inner", 2, "--name", tmp_path / "a",
-                  credit=interrupted)
-    assert summary["step"] == 1 and summary["after"] is None
-    assert "--resume" in capsys.readouterr().out
-    run("grpo", tmp_path, "--resume", tmp_path / "a", "--steps", 2)
-    run("grpo", tmp_path, "--steps", 2, "--inner", 2, "--name", tmp_path / "b")
-    a, b = weights(tmp_path / "a"), weights(tmp_path / "b")
-    assert all(torch.equal(a[k], b[k]) for k in a)
+    with pytest.raises(SystemExit) as stop:
+        run("grpo", tmp_path, "--steps", 4, "--inner", 2, "--name", tmp_path / "a",
+            credit=interrupted)
+    assert stop.value.code == code
+    said = capsys.readouterr().out
+    assert f"stopped after step 1; continue with --resume {tmp_path / 'a'}" in said
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if number == signal.SIGINT:
+        run("grpo", tmp_path, "--resume", tmp_path / "a", "--steps", 2)
+        run("grpo", tmp_path, "--steps", 2, "--inner", 2, "--name", tmp_path / "b")
+        assert same(weights(tmp_path / "a"), weights(tmp_path / "b"))
 
 
-def test_resume_does_unsaved_steps_again_and_keeps_the_first_score(tmp_path):
-    """A crash after step 3 with a checkpoint of step 2 must not leave step 3 in the log twice, and
-    the accuracy before training is not lost; a leftover of a killed save is no obstacle."""
-    run("grpo", tmp_path, "--steps", 2, "--name", tmp_path / "a", "--eval-problems", 4)
-    before = json.loads((tmp_path / "a/summary.json").read_text())["before"]
-    runs.append(tmp_path / "a/metrics.jsonl", [{"step": 3}])
-    (tmp_path / "a/checkpoint.old").mkdir()
-    (tmp_path / "a/checkpoint.old/x").write_text("")
-    run("grpo", tmp_path, "--resume", tmp_path / "a", "--steps", 3, "--eval-problems", 4)
-    lines = [json.loads(line) for line in (tmp_path / "a/metrics.jsonl").open()]
-    assert [line["step"] for line in lines] == [1, 2, 3] and "reward" in lines[2]
-    summary = json.loads((tmp_path / "a/summary.json").read_text())
-    assert summary["before"] == before and summary["step"] == 3
-    assert json.loads((tmp_path / "a/config.json").read_text())["steps"] == 3
+def test_a_second_stop_leaves_at_once_and_damages_nothing(tmp_path, half, monkeypatch):
+    """It comes while the checkpoint is being written; the one before is whole."""
+    before, hashed = weights(half), []
+    digest = checkpoints.digest
+
+    def impatient(path):  # find() has read the old one's four files; this is in the new one
+        hashed.append(path)
+        if path.parent.name == "checkpoint.new":
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+        return digest(path)
+
+    monkeypatch.setattr(checkpoints, "digest", impatient)
+    with pytest.raises(SystemExit) as stop:
+        run("grpo", tmp_path, "--resume", half, "--steps", 4)
+    assert stop.value.code == 143 and hashed[-1].parent.name == "checkpoint.new"
+    assert len(lines(half)) == 3 and checkpoints.step_of(half / "checkpoint") == 2
+    assert same(weights(half), before)
 
 
-def test_resume_refuses_other_settings_and_other_methods(tmp_path):
-    run("grpo", tmp_path, "--steps", 1, "--name", tmp_path / "a")
-    with pytest.raises(BadInput, match="lr differs"):
-        run("grpo", tmp_path, "--resume", tmp_path / "a", "--lr", "0.5")
+def test_ctrl_c_in_a_terminal_does_not_reach_the_verifier():
+    """Ctrl-C goes to the whole group: a worker that it killed would make a right answer wrong in
+    the very step that is finished and saved."""
+    import verify
+    group = (sys.executable, "-c", "import os; print(os.getpgid(0))")
+    assert verify.in_process(b"", 20, group) != os.getpgid(0)
+
+
+def test_resume_keeps_the_first_score_and_makes_the_last(tmp_path):
+    """A run stopped between its last step and its last score has lost only the score."""
+    run("grpo", tmp_path, "--steps", 1, "--name", tmp_path / "a", "--eval-problems", 4)
+    path = tmp_path / "a/summary.json"
+    before = json.loads(path.read_text())
+    path.write_text(json.dumps({"before": before["before"]}))
+    run("grpo", tmp_path, "--resume", tmp_path / "a", "--eval-problems", 4)
+    after = json.loads(path.read_text())["after"]
+    for score in (*after.values(), *before["after"].values()):
+        del score["tokens_per_second"]
+    assert after == before["after"]
+    assert json.loads(path.read_text())["before"] == before["before"]
+    assert checkpoints.step_of(tmp_path / "a/checkpoint") == 1
+
+
+def test_resume_latest_is_the_newest_run_of_this_method(tmp_path, half, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, method, age in (("old", "grpo", 9), ("new", "grpo", 5), ("other", "grail", 1)):
+        copy = Path(shutil.copytree(half, tmp_path / "runs" / name))
+        config = json.loads((copy / "config.json").read_text()) | {"method": method}
+        (copy / "config.json").write_text(json.dumps(config))
+        for path in copy.glob("checkpoint*/manifest.json"):
+            os.utime(path, (2e9 - age, 2e9 - age))
+    (tmp_path / "runs/empty").mkdir()
+    config = runs.parse(runs.flags("grpo", ""), ["--resume", "latest"])
+    assert config.resume == "runs/new"
+    with pytest.raises(BadInput, match="--resume latest: no folder in runs/"):
+        runs.parse(runs.flags("scrl", ""), ["--resume", "latest"])
+
+
+# ------------------------------------------------------------------ what is refused and offered
+
+
+def test_resume_refuses_other_settings_and_other_methods(tmp_path, half):
+    with pytest.raises(BadInput, match="lr differs .0.5, the run's is 0.0002"):
+        run("grpo", tmp_path, "--resume", half, "--lr", "0.5")
     with pytest.raises(BadInput, match="method differs"):
-        run("grail", tmp_path, "--resume", tmp_path / "a")
+        run("grail", tmp_path, "--resume", half)
+    # Memory and speed may change: no gradient does, beyond rounding.
+    config = runs.parse(runs.flags("grpo", ""), [
+        "--resume", str(half), "--tokens-per-microbatch", "1", "--checkpointing", *SMALL])
+    assert (config.tokens_per_microbatch, config.checkpointing, config.lr) == (1, True, 2e-4)
+
+
+def test_a_checkpoint_of_another_run_or_of_other_problems_is_refused(tmp_path, half):
+    """config.json agrees with the flags, yet the checkpoint was copied here from elsewhere; or the
+    problem file has been edited since, and the same row numbers mean other problems."""
+    other = run("grpo", tmp_path, "--steps", 1, "--seed", 1, "--name", tmp_path / "other")
+    shutil.rmtree(half / "checkpoint")
+    shutil.copytree(Path(other["folder"]) / "checkpoint", half / "checkpoint")
+    with pytest.raises(BadInput, match="made with other settings: seed differs .0, .* is 1"):
+        run("grpo", tmp_path, "--resume", half, "--steps", 4)
+    assert len(lines(half)) == 2
+    data = tmp_path / "mine.jsonl"
+    rows = [{"problem": f"Start with {i}, add 2.", "answer": str(i + 2)} for i in range(9)]
+    checkpoints.append(data, rows)
+    run("grpo", tmp_path, "--data", data, "--steps", 1, "--name", tmp_path / "a")
+    checkpoints.append(data, rows[:1])
+    with pytest.raises(BadInput, match="other settings: problems differs"):
+        run("grpo", tmp_path, "--resume", tmp_path / "a", "--steps", 2, "--data", data)
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def flip(path):
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize("damage", [truncate, flip, Path.unlink])
+@pytest.mark.parametrize("name", ["model.safetensors", "trainer.pt", "config.json",
+                                  "tokenizer.json", "manifest.json"])
+def test_a_damaged_file_is_named_and_the_older_checkpoint_offered(name, damage, tmp_path, half):
+    """One flipped bit of a weight loads without a word and makes another run of it."""
+    if (name, damage) == ("manifest.json", flip):
+        path = half / "checkpoint/manifest.json"
+        path.write_text(re.sub('"[0-9a-f]{64}"', '"00"', path.read_text()))
+        name = "chat_template.jinja"  # the first of the files
+    else:
+        damage(half / "checkpoint" / name)
+    with pytest.raises(BadInput) as refused:
+        checkpoints.find(half)
+    words = str(refused.value)
+    assert f"checkpoint/{name}" in words and "\n" not in words
+    assert ("bytes, not" in words) == (damage is truncate and name != "manifest.json")
+    assert f"--resume {half / 'checkpoint.old'} goes on from step 1" in words
+
+
+def test_the_older_checkpoint_that_was_offered_is_as_good(tmp_path, half):
+    """Step 2 is done again, to the bit; nothing of the damaged one is left."""
+    good = weights(half)
+    truncate(half / "checkpoint/trainer.pt")
+    run("grpo", tmp_path, "--resume", half / "checkpoint.old")
+    assert same(weights(half), good) and len(lines(half)) == 2
+    assert checkpoints.step_of(half / "checkpoint.old") == 1
+    truncate(half / "checkpoint.old/trainer.pt")
+    truncate(half / "checkpoint/trainer.pt")
+    with pytest.raises(BadInput, match="the older one is no better"):
+        checkpoints.find(half)
+
+
+@pytest.mark.parametrize("left, step", [("old", 1), ("new and old", 2), ("new", 2)])
+def test_a_crash_around_the_two_renames_is_recovered(left, step, tmp_path, half):
+    """There is no folder called checkpoint: the new one, which is complete, is used, or else the
+    one before; the very first has none before it."""
+    (half / "checkpoint").rename(half / "checkpoint.new")
+    for name in {"new", "old"} - set(left.split()):
+        shutil.rmtree(half / f"checkpoint.{name}")
+    path = checkpoints.find(half)
+    assert checkpoints.step_of(path) == step
+    run("grpo", tmp_path, "--resume", half, "--steps", 3)
+    assert checkpoints.step_of(half / "checkpoint") == 3 and len(lines(half)) == 3
+
+
+class Mine:
+    def __reduce__(self):
+        return Path.touch, (Path("pwned"),)
+
+
+def test_trainer_state_from_elsewhere_cannot_run_code(tmp_path, half, monkeypatch):
+    """A pickle runs what it likes when it is loaded, and a manifest is easily made to agree."""
+    monkeypatch.chdir(tmp_path)
+    path = half / "checkpoint/trainer.pt"
+    torch.save({"optimizer": Mine(), "step": 2, "settings": {}}, path)
+    manifest = json.loads((half / "checkpoint/manifest.json").read_text())
+    manifest["files"]["trainer.pt"] = [path.stat().st_size, checkpoints.digest(path)]
+    (half / "checkpoint/manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(BadInput, match="trainer.pt is no state of ours"):
+        run("grpo", tmp_path, "--resume", half, "--steps", 3)
+    assert not Path("pwned").exists()
+    torch.load(path, weights_only=False)
+    assert Path("pwned").exists()  # so it was armed
+
+
+def test_adam_resumed_on_another_device_is_that_device_s_adam(half):
+    """The saved groups say whether Adam was fused, and a fused one needs its step on the card."""
+    model, _ = problems.load_policy(half / "checkpoint")
+    config = json.loads((half / "config.json").read_text())
+    for fused in (True, False):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=fused)
+        saved = torch.load(half / "checkpoint/trainer.pt", weights_only=True)["settings"]
+        assert config.items() >= {k: v for k, v in saved.items() if k != "problems"}.items()
+        assert checkpoints.restore(half / "checkpoint", optimizer, saved) == 2
+        assert optimizer.param_groups[0]["fused"] is fused
+        for p in model.parameters():
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+
+
+# ------------------------------------------------------------------ a disk that refuses
+
+
+class Refusing:
+    """Makes the n-th call of those that write fail, and counts them; half of its bytes are out."""
+
+    def __init__(self, monkeypatch, error, n=None):
+        self.calls, self.n, self.error = [], n, error
+        for owner, name in ((os, "fsync"), (os, "rename"), (os, "replace"), (os, "mkdir"),
+                            (torch, "save"), (safetensors.torch, "save_file"),
+                            (modeling_utils, "safe_save_file")):
+            monkeypatch.setattr(owner, name, self.around(name, getattr(owner, name)))
+        monkeypatch.setattr(checkpoints, "open", self.open, raising=False)
+
+    def refuse(self, name, *args):
+        self.calls.append(name)
+        if len(self.calls) - 1 == self.n:
+            for path in args:
+                if isinstance(path, (str, Path)) and Path(path).suffix in (".pt", ".safetensors"):
+                    Path(path).write_bytes(b"half")
+            raise self.error
+
+    def around(self, name, function):
+        def called(*args, **more):
+            if name != "mkdir" or not Path(args[0]).is_dir():  # making it again writes nothing
+                self.refuse(name, *args)
+            return function(*args, **more)
+        return called
+
+    def open(self, path, mode="r", **more):
+        file = open(path, mode, **more)
+        if "r" not in mode:
+            write = file.write
+
+            def torn(text):
+                try:
+                    self.refuse("write")
+                except OSError:
+                    write(text[:len(text) // 2])
+                    file.close()
+                    raise
+                return write(text)
+
+            file.write = torn
+        return file
+
+
+@lru_cache
+def small_policy():
+    return Qwen3ForCausalLM(Qwen3Config(
+        vocab_size=131, hidden_size=8, intermediate_size=8, num_hidden_layers=1, head_dim=4,
+        num_attention_heads=2, num_key_value_heads=1)), AutoTokenizer.from_pretrained(
+            ROOT / "data/tiny")
+
+
+def write_a_step(folder, n=None, error=None):
+    """What the first step of a run, or the next one, writes, with the n-th writing call refused;
+    returns the calls. The model has 1 layer of width 8, for speed."""
+    model, tokenizer = small_policy()
+    again = ["--resume", str(folder)] if folder.exists() else ["--name", str(folder)]
+    config = runs.parse(runs.flags("grpo", ""), [*SMALL, "--snapshot-every", "1", *again])
+    optimizer, rows = torch.optim.AdamW(model.parameters(), fused=False), [
+        {"id": "0", "problem": "1+1?", "answer": "2"}]
+    checkpoint = checkpoints.find(folder) if folder.exists() else None
+    with pytest.MonkeyPatch.context() as patch:
+        disk = Refusing(patch, error, n)
+        _, step, settings = runs.open_run(config, optimizer, rows, checkpoint)
+        with checkpoints.watch(folder, config, step) as at:
+            at.step += 1
+            runs.record(folder, {"step": at.step}, rows[0], ["text"], [1.0])
+            checkpoints.snapshot(folder, model, at.step)
+            checkpoints.save(folder, model, tokenizer, optimizer, at.step, settings)
+            runs.report(folder, step=at.step)
+    return disk.calls
+
+
+def test_a_full_or_read_only_disk_never_costs_the_last_checkpoint(tmp_path):
+    """Every call that writes in a step refuses in turn. Each ends in one sentence; a whole
+    checkpoint is found each time; and once there is room, the step is done and logged once."""
+    whole = tmp_path / "whole"
+    for _ in range(4):
+        write_a_step(whole)
+    before, calls = Path(shutil.copytree(whole, tmp_path / "before")), write_a_step(whole)
+    assert {"write", "fsync", "rename", "replace", "save", "mkdir", "safe_save_file"} == set(calls)
+    for n in range(len(calls)):
+        folder = Path(shutil.copytree(before, tmp_path / f"run-{n}"))
+        number = errno.EROFS if n % 2 else errno.ENOSPC
+        with pytest.raises(BadInput) as stop:
+            write_a_step(folder, n, OSError(number, os.strerror(number), str(folder)))
+        assert os.strerror(number) in str(stop.value) and "\n" not in str(stop.value)
+        step = checkpoints.step_of(checkpoints.find(folder))
+        # From the second rename on, the new one is written whole, and is found.
+        assert step == 4 + (n > calls.index("rename", calls.index("save"))), (n, calls[n])
+        if n % 3 == 0:  # a third of them, for time
+            write_a_step(folder)
+            assert [line["step"] for line in lines(folder)][-2:] == [step, step + 1], (n, calls[n])
+            assert checkpoints.step_of(checkpoints.find(folder)) == step + 1
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("call, nth", [("write", 3), ("save", 0), ("rename", 1)])
+def test_a_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(call, nth, tmp_path, half,
+                                                                     capsys):
+    """The whole of it, by grpo.main: exit code 2, one sentence, and then to the same weights."""
+    argv = [*SMALL, "--resume", str(half), "--steps", "3"]
+    good = Path(shutil.copytree(half, tmp_path / "good"))
+    with pytest.MonkeyPatch.context() as patch:
+        disk = Refusing(patch, None)
+        grpo.main([*argv[:-3], str(good), *argv[-2:]])
+    n = [i for i, name in enumerate(disk.calls) if name == call][nth]
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(half))
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as stop:
+        Refusing(patch, full, n)
+        problems.run(lambda: grpo.main(argv))
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert stop.value.code == 2 and said.startswith("error: ") and "No space left" in said
+    assert f"--resume {half}" in said
+    grpo.main(argv)
+    assert same(weights(half), weights(good)) and lines(half) == lines(good)
+
+
+def test_a_disk_too_small_is_said_before_the_first_step(tmp_path, half, monkeypatch):
+    """0.76 M weights of 4 bytes, two checkpoints of them and of Adam's two numbers: 18 MB."""
+    size = 24 * sum(w.numel() for w in weights(half).values())
+
+    def free(room):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=room))
+
+    free(size - 1)
+    with pytest.raises(BadInput, match="0.02 GB are free there"):
+        run("grpo", tmp_path, "--steps", 1, "--name", tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+    free(size)
+    run("grpo", tmp_path, "--steps", 1, "--name", tmp_path / "a")
+    free(0)  # a resumed run has both already
+    run("grpo", tmp_path, "--resume", half, "--steps", 3)
 
 
 # ------------------------------------------------------------------ the folder
@@ -114,7 +485,8 @@ def test_a_run_leaves_what_it_promises(tmp_path):
         score = summary[when]["sampled"]
         assert 0 <= score["low"] <= score["accuracy"] <= score["high"] <= 1
         assert score["problems"] == 6
-    assert not list(folder.glob("checkpoint.*"))
+    assert [p.name for p in folder.glob("checkpoint*")] == ["checkpoint"]
+    assert not list(folder.glob("*.new"))
 
 
 def test_a_second_run_of_the_same_name_does_not_overwrite_the_first(tmp_path):
@@ -134,69 +506,166 @@ def test_a_file_of_one_s_own_gives_up_its_last_tenth(tmp_path):
     assert len(train) == 27 and [row["answer"] for row in held_out] == ["30", "31", "32"]
 
 
-def test_grail_from_the_command_line(tmp_path, monkeypatch, capsys):
+def test_grail_from_the_command_line(tmp_path, capsys):
     """The whole of grail.py: weights other than 1, a coloured completion, a page."""
-    argv = ["grail.py", *SMALL, "--steps", "2", "--name", str(tmp_path / "g")]
-    monkeypatch.setattr(sys, "argv", argv)
-    grail.main()
+    grail.main([*SMALL, "--steps", "2", "--name", str(tmp_path / "g")])
     out = capsys.readouterr().out
     line = json.loads((tmp_path / "g/metrics.jsonl").read_text().splitlines()[-1])
     assert line["weight_min"] < 1 < line["weight_max"]
     example = json.loads((tmp_path / "g/summary.json").read_text())["example"]
     assert max(example["weights"]) == 5 and min(example["weights"]) >= 0.5
     assert len(example["weights"]) == len(example["ids"])
-    assert "\x1b[30;48;2;" in out and (tmp_path / "g/credit.html").read_text().count("<span") > 3
+    assert "One completion" in out and (tmp_path / "g/credit.html").read_text().count("<span") > 3
+
+
+def test_a_run_s_name_is_a_path_of_the_user_s_and_of_nobody_else_s(tmp_path, half, monkeypatch):
+    """--name is a path as any on a command line. The default is made of the model's name, which is
+    a folder's or a hub's, and a resumed config.json may come from anywhere: neither may choose."""
+    def name(*argv):
+        return runs.parse(runs.flags("grpo", ""), list(argv)).name
+
+    monkeypatch.chdir(tmp_path)
+    assert name("--name", "../x") == "../x" and name("--name", "/x/y") == "/x/y"
+    assert name() == "runs/grpo-tiny-seed0"
+    assert name("--model", "Qwen/Qwen3-0.6B") == "runs/grpo-Qwen3-0.6B-seed0"
+    assert name("--model", str(half / "checkpoint")) == "runs/grpo-half-seed0"
+    assert name("--model", str(half / "checkpoint.old"), "--seed", "3") == "runs/grpo-half-seed3"
+    for hostile in ("../..", "..", "a/..", "/", "x/\x1b[2J;rm -rf ~", "..."):
+        made = Path(name("--model", hostile))
+        assert made.parent == Path("runs") and made.name.replace("-", "").replace(".", "").replace(
+            "_", "").isalnum()
+    config = json.loads((half / "config.json").read_text()) | {"name": str(tmp_path / "elsewhere")}
+    (half / "config.json").write_text(json.dumps(config))
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    run("grpo", tmp_path, "--resume", half, "--steps", 3)
+    assert not (tmp_path / "elsewhere").exists() and not list((tmp_path / "empty").iterdir())
+
+
+# ------------------------------------------------------------------ guards
+
+
+def train_small(tmp_path, *argv, credit=None, name="a"):
+    return run("grpo", tmp_path, "--save-every", 1, "--name", tmp_path / name, *argv,
+               credit=credit)
+
+
+@pytest.mark.parametrize("where", ["credit", "gradient", "logits"])
+def test_a_number_that_is_not_finite_stops_the_run(where, tmp_path, monkeypatch):
+    """Going on would write NaN weights over the last good checkpoint. The sentence says in which
+    step, what was seen first, and what to change; the checkpoint of the step before is named."""
+    calls, name = [], "model.layers.1.mlp.up_proj.weight"
+
+    def poisoned(forward):
+        calls.append(1)
+        if len(calls) == 2 and where == "logits":
+            return grpo.uniform(forward)
+        if len(calls) == 2 and where == "gradient":
+            part = dict(POLICY[0].named_parameters())[name]
+            part.register_hook(lambda gradient: gradient * torch.inf)
+        return grpo.uniform(forward) * (torch.inf if len(calls) == 2 and where == "credit" else 1)
+
+    POLICY = []
+    load, update = problems.load_policy, grpo.update
+    monkeypatch.setattr(problems, "load_policy", lambda *a: POLICY.append(load(*a)[0]) or
+                        (POLICY[0], load(*a)[1]))
+    if where == "logits":  # the weights of step 2 blow up after it has been saved
+        def overflowing(*args):
+            done = update(*args)
+            if len(calls) == 2:
+                with torch.no_grad():
+                    POLICY[0].model.norm.weight.fill_(torch.nan)
+            return done
+        monkeypatch.setattr(grpo, "update", overflowing)
+        monkeypatch.setattr(grpo, "save", lambda folder, *a: checkpoints.save(folder, *a)
+                            if len(calls) < 2 else None)
+    with pytest.raises(BadInput) as stop:
+        train_small(tmp_path, "--steps", 4, credit=poisoned)
+    said = str(stop.value)
+    seen = {"credit": "first of all: credit", "gradient": f"first of all: {name}",
+            "logits": "logits are not finite"}[where]
+    assert seen in said and f"step {3 if where == 'logits' else 2}: " in said and "\n" not in said
+    assert "halve --lr (0.0002)" in said or where == "logits"
+    assert f"step 1 is safe, start from it anew with --model {tmp_path / 'a'}/checkpoint" in said
+    assert all(w.isfinite().all() for w in weights(tmp_path / "a").values())
+    assert checkpoints.step_of(tmp_path / "a/checkpoint") == 1
+
+
+def test_a_model_of_nan_weights_is_refused_when_it_is_sampled(tmp_path, capsys):
+    """A sampler that draws from NaN says token V, which no table has: an IndexError on a CPU and a
+    dead process on a card."""
+    model, tokenizer = problems.load_policy()
+    with torch.no_grad():
+        model.model.layers[0].mlp.up_proj.weight[0, 0] = torch.nan
+    for settings in (dict(temperature=1.0), dict(temperature=0.0), dict(top_p=0.5)):
+        with pytest.raises(FloatingPointError, match="logits are not finite"):
+            rollout.sample(model, tokenizer, ["2+2?"], max_new_tokens=2, **settings)
+
+
+def test_a_full_card_names_the_flags_in_order(tmp_path, monkeypatch):
+    """First what changes no gradient, and nothing that is on already."""
+    def full(*args):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(grpo, "update", full)
+    with pytest.raises(BadInput) as stop:
+        train_small(tmp_path, "--steps", 2, "--tokens-per-microbatch", 800)
+    said = str(stop.value)
+    places = [said.index(flag) for flag in (
+        "step 1: ", "--tokens-per-microbatch (800)", "--checkpointing", "--prompts (4)",
+        "--group (4)", "--max-new-tokens (40)", "no checkpoint had been made yet")]
+    assert places == sorted(places) and "\n" not in said
+    with pytest.raises(BadInput) as stop:
+        train_small(tmp_path, "--steps", 2, "--checkpointing", name="b")
+    assert "add --checkpointing" not in str(stop.value)
+
+
+def test_what_looks_wrong_is_said_once(capsys):
+    """Each warning on the numbers that call for it, not on those beside the bound, and one time."""
+    config, seen = SimpleNamespace(), {}
+    fine = dict(step=1, informative=1, truncated=0.5, entropy=0.5, boxed=0.5)
+    spread = torch.linspace(0.6, 4, 40).view(4, 10)  # (B, T)
+
+    def said(weights=spread, **line):
+        runs.warn({**fine, **line}, weights, config, 100, seen)
+        return capsys.readouterr().err
+
+    flat = math.log(100)
+    assert said() == "" and said(entropy=0.85 * flat) == "" and said(torch.ones(4, 10)) == ""
+    assert said(torch.zeros(4, 10), informative=0, entropy=0.0) == ""  # nothing was trained
+    for text, found in {"cut off": dict(truncated=0.51), "near 0": dict(entropy=0.001),
+                        "near ln V = 4.6": dict(entropy=0.95 * flat), "no \\boxed": dict(boxed=0.4),
+                        "at a bound": dict(weights=torch.tensor([[0.5, 5.0] * 10 + [1.0] * 5])),
+                        }.items():
+        assert said(**found).count(text) == 1 and said(**found) == ""
+    seen.clear()
+    for step in range(1, 10):
+        assert said(informative=0) == ""
+    assert "no group has been informative for 10 steps" in said(informative=0)
+    seen.clear()
+    for step in range(30):  # nine at a time, then one that teaches
+        assert said(informative=step % 10 == 9) == ""
+
+
+def test_recomputing_activations_says_nothing_about_transformers(tmp_path):
+    """transformers 5.24 renamed the switch and warns of the old name, the only one 5.17 has."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        summary = train_small(tmp_path, "--steps", 1, "--checkpointing")
+    assert summary["step"] == 1
 
 
 # ------------------------------------------------------------------ mistakes
 
 
-@pytest.mark.parametrize("argv, words", [
-    (["--model", "no/such-model"], "--model no/such-model"), (["--data", "gsm9k"], "--data gsm9k"),
-    (["--data", "no.jsonl"], "no such file"), (["--group", "1"], "--group 1"),
-    (["--device", "cuda"], "--device cuda"), (["--name", "a-file/run"], "cannot write there"),
-    (["--resume", "nowhere"], "--resume nowhere"), (["--grad-clip", "0"], "--grad-clip 0"),
-    (["--lr", "-1"], "--lr -1"), (["--eval-problems", "-5"], "--eval-problems -5")])
-def test_mistakes_name_the_flag(argv, words, tmp_path, monkeypatch):
-    if "cuda" in argv and torch.cuda.is_available():
-        pytest.skip("there is a card here")
-    monkeypatch.chdir(tmp_path)
-    Path("a-file").write_text("")            # nothing can be made inside a file, not even by root
-    name = [] if "--name" in argv else ["--name", str(tmp_path / "x")]
-    with pytest.raises(BadInput, match=words.replace("/", ".")) as error:
-        run("grpo", tmp_path, *argv, *name)
-    assert "\n" not in str(error.value)
-
-
 def test_a_model_that_scales_its_logits_is_refused(tmp_path, monkeypatch):
     """The head is applied by hand; Granite, Cohere and Gemma 2 do more than that to their logits,
     so they would be sampled from one distribution and scored under another."""
-    score = grpo.token_logprobs
-    monkeypatch.setattr(grpo, "token_logprobs", lambda *a: (score(*a)[0] * 1.5, score(*a)[1]))
+    exact = score.token_logprobs
+    monkeypatch.setattr(score, "token_logprobs", lambda *a, **k: (
+        exact(*a, **k)[0] * 1.5, exact(*a, **k)[1]))
     with pytest.raises(BadInput, match="scale or cap"):
         run("grpo", tmp_path, "--steps", 2, "--name", tmp_path / "a")
-
-
-def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
-    """Going on would write NaN weights over the last good checkpoint."""
-    calls = []
-
-    def poisoned(forward):
-        calls.append(1)
-        return grpo.uniform(forward) * (torch.inf if len(calls) > 1 else 1.0)
-
-    with pytest.raises(BadInput, match="halve --lr"):
-        run("grpo", tmp_path, "--steps", 3, "--save-every", 1, "--name", tmp_path / "a",
-            credit=poisoned)
-    assert len(calls) == 2
-    assert all(w.isfinite().all() for w in weights(tmp_path / "a").values())
-
-
-def test_a_mistake_is_one_sentence_and_exit_code_2():
-    done = subprocess.run([sys.executable, ROOT / "grail.py", "--group", "1"], capture_output=True,
-                          text=True)
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert done.stderr.strip().splitlines()[-1].startswith("error: --group 1")
 
 
 # ------------------------------------------------------------------ the memory line
@@ -209,6 +678,8 @@ def test_the_memory_estimate_counts_what_it_names():
     assert (config.temperature, config.lr, config.data) == (1.0, 1e-6, "gsm8k")
 
     class Shape:
+        device = torch.device("cpu")
+
         class config:
             hidden_size, intermediate_size, num_hidden_layers, vocab_size = 1024, 3072, 28, 151_936
             num_attention_heads, num_key_value_heads, head_dim = 16, 8, 128

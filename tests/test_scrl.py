@@ -272,8 +272,8 @@ def test_loss_by_hand_over_all_tokens():
     alone it would be 2 / 10, with the mean of two halves something else again."""
     model, out, A = hand_batch()
     config = SimpleNamespace(**CONFIG)
-    for microbatch in (64, 1):
-        config.microbatch = microbatch
+    for budget in (8192, 1):
+        config.tokens_per_microbatch = budget
         stats, _ = grpo.update(model, Recorder(model.parameters(), lr=0.0), out, torch.zeros(1, 4),
                                grpo.uniform, config, Numbers(), token_advantages=A)
         assert stats["loss"] == pytest.approx(2 / 18, abs=1e-6)

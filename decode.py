@@ -1,0 +1,320 @@
+r"""The sampler's inner loop on a CUDA card: one token a row, captured once as a CUDA graph.
+
+    rollout.sample(...)         # comes here by itself, for the architectures of `supports`
+    python examples/bench.py    # how fast that is
+
+A card reads the 0.6 billion weights of Qwen3-0.6B in half a millisecond; launching the thousand
+kernels of one Hugging Face decode step from Python takes thirty. So the step is written out here,
+fused where that is easy, and captured as a CUDA graph, which replays it in one launch:
+
+    x = embedding of the last token                                (R, H), fp32 as in training
+    in each layer:
+        q, k, v = W_qkv norm(x)                                    one product, not three
+        k, v -> the cache;  a = softmax(q K' / sqrt(D)) V          one kernel, `append_and_attend`
+        x = x + W_o a
+        x = x + W_down (silu(gate) * up)                           gate and up: one product
+    draw the next token, store it, stop the rows that said a stop token
+
+Nothing in it waits for the CPU, which looks once in 16 steps whether anybody still speaks. A row
+reads the filled part of its own cache and no more. When half of the rows have stopped, those that
+speak move to the front of the state (the cache stays where it is), and a graph of half the size
+takes over. Weights are cast to bf16 once a call. Cache and graphs live for one call alone: a
+capture costs about as much as two steps without one, and the update needs the memory.
+
+What we left out, on purpose: paged caches, refilling a stopped row, several cards, quantisation.
+"""
+import torch
+import torch.nn.functional as F
+
+from rollout import Cache, draw, uniforms
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # no CUDA build of PyTorch: `attend` below says the same in plain PyTorch
+    triton = None
+
+
+def supports(model):
+    """True for Llama, Qwen2 and Qwen3 decoders without sliding windows, on a card with Triton."""
+    c = model.config
+    head_dim = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
+    return (triton is not None and model.device.type == "cuda"
+            and c.model_type in ("llama", "qwen2", "qwen3") and c.hidden_act == "silu"
+            and set(getattr(c, "layer_types", None) or ["full_attention"]) == {"full_attention"}
+            and head_dim in (32, 64, 128, 256))  # what the kernel's tensor-core tiles allow
+
+
+# -------------------------------------------------------------------------- the pieces of a step
+
+
+def add_norm(x, delta, weight, eps, dtype):
+    """x + delta, (R, H) fp32, and its RMSNorm in `dtype`, (R, H)."""
+    x = x + delta  # (R, H)
+    return x, (x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * weight).to(dtype)
+
+
+def gated(gate_up):
+    """silu(gate) * up, from both side by side: (R, 2 I) -> (R, I)."""
+    gate, up = gate_up.chunk(2, -1)  # (R, I) each
+    return F.silu(gate) * up
+
+
+def draw_by_blocks(logits, u, temperature, width=256):
+    """rollout.draw for temperature > 0 and no cut-offs, with a running sum over V / 256 blocks only.
+
+    logits (R, V), u (R,) float64 in (0, 1). Returns ids (R,) and logprobs (R,) fp32. First the
+    block in which the distribution function reaches u, then the token inside it.
+    """
+    logits = logits.float() / temperature  # (R, V)
+    normaliser = logits.logsumexp(-1, keepdim=True)  # (R, 1)
+    p = F.pad((logits - normaliser).exp(), (0, -logits.shape[1] % width))
+    p = p.view(len(p), -1, width)  # (R, V / width, width)
+    mass = p.double().sum(-1)  # (R, V / width)
+    upto = mass.cumsum(-1)  # (R, V / width)
+    target = u[:, None] * upto[:, -1:]  # (R, 1)
+    block = torch.searchsorted(upto, target)  # (R, 1)
+    before = F.pad(upto, (1, 0)).gather(1, block)  # (R, 1)
+    inside = p.gather(1, block[:, :, None].expand(-1, -1, width))[:, 0].double().cumsum(-1)
+    # As a share of the block, so that rounding can not push the target past the block's last token.
+    share = (target - before) / mass.gather(1, block)  # (R, 1)
+    place = torch.searchsorted(inside, share.clamp(max=1) * inside[:, -1:])  # (R, 1)
+    ids = block * width + place  # (R, 1)
+    return ids[:, 0], (logits.gather(1, ids) - normaliser)[:, 0]
+
+
+def attend(qkv, keys, values, rows, places, lengths, cos, sin, q_norm, k_norm, eps):
+    """Plain PyTorch for `append_and_attend` below: the kernel's oracle, and what runs on a CPU.
+
+    qkv (R, (Hq + 2 Hk) D): heads of q, k, v side by side. keys, values (rows, Hk, slots, D): this
+    layer's cache, which gets k and v of row rows[i] at places[i]. lengths (R,): slots to attend to.
+    cos, sin (slots, D). q_norm, k_norm (D,) or None. Returns (R, Hq D).
+    """
+    R, (_, Hk, slots, D) = len(qkv), keys.shape
+    heads = qkv.view(R, -1, D).float()  # (R, Hq + 2 Hk, D)
+    q, k, v = heads[:, :-2 * Hk], heads[:, -2 * Hk:-Hk], heads[:, -Hk:]
+
+    def place_in_space(x, weight):
+        if weight is not None:
+            x = x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * weight  # (R, heads, D)
+        turned = torch.cat([-x[..., D // 2:], x[..., :D // 2]], -1)  # (R, heads, D)
+        return x * cos[places][:, None] + turned * sin[places][:, None]
+
+    q = place_in_space(q, q_norm).to(keys.dtype)  # (R, Hq, D)
+    keys[rows, :, places] = place_in_space(k, k_norm).to(keys.dtype)
+    values[rows, :, places] = v.to(keys.dtype)
+    filled = torch.arange(slots, device=qkv.device) < lengths[:, None]  # (R, slots)
+    # The heads that share a key are the queries: (R, Hk, Hq / Hk, D).
+    a = F.scaled_dot_product_attention(q.view(R, Hk, -1, D), keys[rows], values[rows],
+                                       attn_mask=filled[:, None, None])
+    return a.reshape(R, -1).to(qkv.dtype)
+
+
+if triton is not None:
+    @triton.jit
+    def append_and_attend(qkv, keys, values, out, rows, places, lengths, cos, sin, q_norm, k_norm,
+                          eps, scale, slots, HQ: tl.constexpr, HK: tl.constexpr, D: tl.constexpr,
+                          HALF: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
+                          NORM: tl.constexpr):
+        """One program a row and key head: norm, rotate, append to the cache, attend to it.
+
+        The Hq / Hk query heads that share the key head are the rows of one small matrix, padded to
+        16, the least a tensor core takes. Keys go in two halves, which is how RoPE pairs them.
+        """
+        i, head = tl.program_id(0), tl.program_id(1)
+        row, place, length = tl.load(rows + i), tl.load(places + i), tl.load(lengths + i)
+        half, whole, g = tl.arange(0, HALF), tl.arange(0, D), tl.arange(0, 16)
+        mine = (g < GROUP)[:, None]
+        qkv += i * (HQ + 2 * HK) * D
+        q_at = qkv + (head * GROUP + g)[:, None] * D + half[None, :]
+        q1 = tl.load(q_at, mask=mine, other=0.0).to(tl.float32)  # (16, HALF)
+        q2 = tl.load(q_at + HALF, mask=mine, other=0.0).to(tl.float32)
+        k_at = qkv + (HQ + head) * D + half
+        k1, k2 = tl.load(k_at).to(tl.float32), tl.load(k_at + HALF).to(tl.float32)  # (HALF,)
+        v = tl.load(qkv + (HQ + HK + head) * D + whole)  # (D,)
+        if NORM:
+            r = tl.rsqrt((tl.sum(q1 * q1, 1) + tl.sum(q2 * q2, 1)) / D + eps)[:, None]
+            q1 *= r * tl.load(q_norm + half)[None, :]
+            q2 *= r * tl.load(q_norm + HALF + half)[None, :]
+            r = tl.rsqrt((tl.sum(k1 * k1, 0) + tl.sum(k2 * k2, 0)) / D + eps)
+            k1 *= r * tl.load(k_norm + half)
+            k2 *= r * tl.load(k_norm + HALF + half)
+        cos += place * D + half
+        sin += place * D + half
+        c1, c2, s1, s2 = tl.load(cos), tl.load(cos + HALF), tl.load(sin), tl.load(sin + HALF)
+        kind = keys.dtype.element_ty
+        qa = (q1 * c1[None, :] - q2 * s1[None, :]).to(kind)  # (16, HALF)
+        qb = (q2 * c2[None, :] + q1 * s2[None, :]).to(kind)
+        ka, kb = (k1 * c1 - k2 * s1).to(kind), (k2 * c2 + k1 * s2).to(kind)  # (HALF,)
+        keys += (row * HK + head) * slots * D
+        values += (row * HK + head) * slots * D
+        tl.store(keys + place * D + half, ka)
+        tl.store(keys + place * D + HALF + half, kb)
+        tl.store(values + place * D + whole, v)
+        # A running softmax that starts from the new token, still in registers.
+        top = (tl.sum(qa.to(tl.float32) * ka.to(tl.float32)[None, :], 1)
+               + tl.sum(qb.to(tl.float32) * kb.to(tl.float32)[None, :], 1)) * scale  # (16,)
+        total = tl.full((16,), 1.0, tl.float32)
+        a = tl.zeros((16, D), tl.float32) + v.to(tl.float32)[None, :]  # (16, D)
+        for first in range(0, length - 1, BLOCK):
+            s = first + tl.arange(0, BLOCK)
+            filled = s < length - 1
+            at = keys + s[None, :] * D + half[:, None]
+            K1 = tl.load(at, mask=filled[None, :], other=0.0)  # (HALF, BLOCK)
+            K2 = tl.load(at + HALF, mask=filled[None, :], other=0.0)
+            score = tl.dot(qb, K2, tl.dot(qa, K1)) * scale  # (16, BLOCK)
+            score = tl.where(filled[None, :], score, -float("inf"))
+            new_top = tl.maximum(top, tl.max(score, 1))
+            shrink, p = tl.exp(top - new_top), tl.exp(score - new_top[:, None])
+            total = total * shrink + tl.sum(p, 1)
+            V = tl.load(values + s[:, None] * D + whole[None, :], mask=filled[:, None], other=0.0)
+            a = tl.dot(p.to(kind), V, a * shrink[:, None])
+            top = new_top
+        to = out + i * HQ * D + (head * GROUP + g)[:, None] * D + whole[None, :]
+        tl.store(to, (a / total[:, None]).to(kind), mask=mine)
+
+
+def attend_on_card(qkv, keys, values, rows, places, lengths, cos, sin, q_norm, k_norm, eps):
+    """`attend` by the kernel."""
+    R, (_, HK, slots, D) = len(qkv), keys.shape
+    HQ = qkv.shape[1] // D - 2 * HK
+    out = torch.empty(R, HQ * D, dtype=qkv.dtype, device=qkv.device)
+    append_and_attend[R, HK](
+        qkv, keys, values, out, rows, places, lengths, cos, sin, q_norm, k_norm, eps, D ** -.5,
+        slots, HQ=HQ, HK=HK, D=D, HALF=D // 2, GROUP=HQ // HK, BLOCK=64,
+        NORM=q_norm is not None, num_warps=4, num_stages=3)
+    return out
+
+
+# -------------------------------------------------------------------------- the step
+
+
+class Decoder:
+    """The weights of one model laid out for decoding, and a cache of `rows` x `slots` tokens."""
+
+    def __init__(self, model, rows, slots):
+        c, device = model.config, model.device
+        self.dtype = torch.bfloat16 if device.type == "cuda" else model.dtype
+        self.eps = c.rms_norm_eps
+
+        def fused(*linears):
+            weight = torch.cat([x.weight.to(self.dtype) for x in linears])
+            biases = [x.bias.to(self.dtype) for x in linears if x.bias is not None]
+            return weight, torch.cat(biases) if biases else None
+
+        base = model.base_model
+        self.layers = []
+        for layer in base.layers:
+            a, m = layer.self_attn, layer.mlp
+            norms = (a.q_norm.weight, a.k_norm.weight) if c.model_type == "qwen3" else (None, None)
+            self.layers.append((layer.input_layernorm.weight, fused(a.q_proj, a.k_proj, a.v_proj),
+                                norms, fused(a.o_proj), layer.post_attention_layernorm.weight,
+                                fused(m.gate_proj, m.up_proj), fused(m.down_proj)))
+        self.embedding = model.get_input_embeddings().weight  # read a row at a time: stays fp32
+        self.norm, self.head = base.norm.weight, fused(model.get_output_embeddings())
+        D = base.layers[0].self_attn.head_dim
+        places = torch.arange(slots, device=device)[None]  # (1, slots)
+        self.cos, self.sin = (x[0].contiguous() for x in base.rotary_emb(
+            self.embedding[:1, None].float(), places))  # (slots, D) each
+        self.keys, self.values = (torch.zeros(  # (layers, rows, Hk, slots, D) each
+            len(self.layers), rows, c.num_key_value_heads, slots, D, dtype=self.dtype, device=device)
+            for _ in range(2))
+        # Compiled for any number of rows; a process pays once.
+        on_card = device.type == "cuda"
+        self.attend = attend_on_card if on_card else attend
+        self.add_norm, self.gated, self.draw = (
+            torch.compile(function, dynamic=True) if on_card else function
+            for function in (add_norm, gated, draw_by_blocks))
+
+    def prefill(self, model, prompt_ids, prompt_mask, samples):
+        """Fill the cache from n right-padded prompts (n, P), each shared by its samples."""
+        cache = Cache(config=model.config)
+        with torch.compiler.set_stance("force_eager"):  # layers compiled to train know no cache
+            # By place: transformers 5.24 renamed the fourth argument, past_key_values, to cache.
+            model.base_model(prompt_ids, prompt_mask, None, cache, use_cache=True)
+        n, P = prompt_ids.shape
+        for layer, keys, values in zip(cache.layers, self.keys, self.values):
+            for mine, theirs in ((keys, layer.keys), (values, layer.values)):
+                mine.view(n, samples, *mine.shape[1:])[..., :P, :] = theirs[:, None]
+
+    def logits(self, token, rows, places, lengths):
+        """Logits (R, V) after `token` (R,) at slot `places` (R,) of cache rows `rows` (R,)."""
+        x = self.embedding[token].float()  # (R, H)
+        delta = torch.zeros_like(x)        # (R, H) what the last block adds, not yet added
+        for i, (norm, qkv, (q_norm, k_norm), o, norm2, gate_up, down) in enumerate(self.layers):
+            x, h = self.add_norm(x, delta, norm, self.eps, self.dtype)  # (R, H) each
+            a = self.attend(F.linear(h, *qkv), self.keys[i], self.values[i], rows, places, lengths,
+                            self.cos, self.sin, q_norm, k_norm, self.eps)  # (R, Hq D)
+            x, h = self.add_norm(x, F.linear(a, *o), norm2, self.eps, self.dtype)
+            delta = F.linear(self.gated(F.linear(h, *gate_up)), *down)  # (R, H)
+        _, h = self.add_norm(x, delta, self.norm, self.eps, self.dtype)
+        return F.linear(h, *self.head)
+
+
+# -------------------------------------------------------------------------- the loop
+
+
+def speak(model, prompt_ids, prompt_mask, samples, keys, stops, max_new_tokens, temperature, top_p,
+          top_k, pad_id, bar):
+    """rollout.speak, fast: the same arguments and results, see there."""
+    B, T, device = len(keys), max_new_tokens, keys.device
+    starts = prompt_mask.sum(1).repeat_interleave(samples)  # (B,) slot of the first new token
+    decoder = Decoder(model, B, int(starts.max()) + T)
+    decoder.prefill(model, prompt_ids, prompt_mask, samples)
+    ids = torch.full((B, T + 1), pad_id, device=device)  # (B, T + 1) the last column is a bin
+    logprobs = torch.zeros(B, T + 1, device=device)      # (B, T + 1)
+    lengths = torch.full((B,), T, device=device)                # (B,)
+    finished = torch.zeros(B, dtype=torch.bool, device=device)  # (B,)
+    last = prompt_mask.sum(1, keepdim=True) - 1  # (n, 1)
+    # The state of a step. The first one reads the prompt's last token once more: its keys are in
+    # the cache already, and it yields the logits that the first draw needs.
+    state = {"token": prompt_ids.gather(1, last)[:, 0].repeat_interleave(samples),
+             "row": torch.arange(B, device=device), "place": starts - 1, "start": starts.clone(),
+             "key": keys.clone(), "alive": torch.ones(B, dtype=torch.bool, device=device)}
+
+    def step(R):
+        token, row, place, start, key, alive = (x[:R] for x in state.values())
+        filled = torch.where(alive, place + 1, 1)  # (R,) a row that stopped costs nothing
+        logits = decoder.logits(token, row, place, filled)  # (R, V)
+        t = place + 1 - start  # (R,) which token of the completion is drawn
+        if temperature == 0 or top_k or top_p < 1:
+            new, logprob = draw(logits, uniforms(key, t), temperature, top_p, top_k)
+        else:
+            new, logprob = decoder.draw(logits, uniforms(key, t), temperature)
+        into = torch.where(alive, t, T)  # (R,)
+        ids[row, into], logprobs[row, into] = new, logprob
+        stopped = (new[:, None] == stops).any(1) & alive  # (R,)
+        finished[row] = finished[row] | stopped
+        lengths[row] = torch.where(stopped, t + 1, lengths[row])
+        token.copy_(new)
+        place.add_(alive.long())
+        alive.logical_and_(~stopped & (t + 1 < T))
+
+    # Autocast off: everything is cast already, and inside a graph its cache of casts would go stale.
+    with torch.autocast(device.type, enabled=False):
+        R, graph, said = B, None, 0
+        for t in range(T):
+            if t % 16 == 0 and t:
+                alive = int(state["alive"].sum())  # the one place that waits for the card
+                bar.update(16 * alive)
+                if alive == 0:
+                    break
+                if alive <= R // 2 and R > 8:
+                    front = state["alive"].argsort(descending=True, stable=True)  # (B,)
+                    for x in state.values():
+                        x.copy_(x[front])
+                    while alive <= R // 2 and R > 8:
+                        R //= 2
+                    graph = None
+            if device.type != "cuda":
+                step(R)
+            elif graph:
+                graph.replay()
+            else:
+                step(R)  # uncaptured: compiles and warms up what the capture then records
+                torch.cuda.synchronize()
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):
+                    step(R)
+    T = int(lengths.max())
+    return ids[:, :T], lengths, finished, logprobs[:, :T]

@@ -1,0 +1,322 @@
+r"""How faithful is each cheap signal to what a token really does?
+
+    python examples/fidelity.py                        # the embedded model, 170 s of CPU time
+    python examples/fidelity.py --toy                  # a model whose influences are a formula
+    python examples/fidelity.py --completions 40 --samples 128 --out fidelity.json
+
+A token's true effect is measured by sampling. V(prefix) is the success rate of K continuations;
+
+    effect(t) = V(prefix with y_t) - V(prefix before y_t, so y_t itself is drawn again)
+
+Signals are compared with it, and with OAR-P, by Spearman's rank correlation over the tokens before
+the box, within each completion, then averaged over completions; intervals are from a bootstrap over
+completions. Two readings of the effect:
+
+    size     effect(t)^2 less its sampling variance (unbiased; may be below 0): does the token
+             matter at all? This is what all signals but DelTA's margin claim to say.
+    toward   effect(t) in right completions, -effect(t) in wrong ones: did the token help to bring
+             about what came? This is what a weight on the advantage wants to know.
+
+K continuations leave noise. The two halves of the K give two independent effects, whose correlation
+r makes the reliability of the whole 2 r / (1 + r); a correlation over its square root is what would
+be seen with endless continuations.
+
+What we left out, on purpose: a trained checkpoint's figures (--model FOLDER has them), other tasks.
+"""
+import argparse
+import json
+import math
+import sys
+import time
+from pathlib import Path
+
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import delta  # noqa: E402
+import grpo  # noqa: E402
+import problems  # noqa: E402
+import saliency  # noqa: E402
+import verify  # noqa: E402
+from intervals import bootstrap, middle95  # noqa: E402
+from problems import BadInput  # noqa: E402
+from rollout import Rollouts, sample  # noqa: E402
+
+
+def ranks(x):
+    """Ranks of x (n,) from 0, ties share their mean: (n,) float64."""
+    return ((x[:, None] > x).double().sum(1) + ((x[:, None] == x).double().sum(1) - 1) / 2)
+
+
+def spearman(x, y):
+    """Rank correlation of x and y, (n,) each; 0 where either is constant."""
+    x, y = (ranks(v) - (len(v) - 1) / 2 for v in (x, y))
+    return float((x @ y) / (x.norm() * y.norm()).clamp(min=1e-12))
+
+
+# ------------------------------------------------------------------ a toy in closed form
+
+
+def toy(seed, normed=False, N=24):
+    """A transformer whose influences are a formula: (grpo.Forward of a row, span, influence (N,)).
+
+    Queries are 0, so attention is the plain mean of the values, and the MLP adds 0. Where the one
+    answer token is predicted, at position p with embedding e_p, the head reads
+
+        norm(e_p + (1 / (p + 1)) sum_s O V norm(e_s))
+
+    with both norms left out unless `normed`. The padding's embedding is 0, so replacing token t
+    takes its term out of the sum: influence(t) = KL(clean || without).
+    """
+    torch.manual_seed(seed)  # the weights of the toy alone hang on it
+    config = Qwen3Config(vocab_size=64, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+                         num_attention_heads=1, num_key_value_heads=1, head_dim=16,
+                         tie_word_embeddings=False, pad_token_id=0, eos_token_id=1)
+    model = Qwen3ForCausalLM(config).double().eval()
+    layer = model.model.layers[0]
+    layer.self_attn.q_proj.weight.data.zero_()
+    layer.mlp.down_proj.weight.data.zero_()
+    for weight in (model.model.embed_tokens.weight, model.lm_head.weight,
+                   layer.self_attn.v_proj.weight, layer.self_attn.o_proj.weight):
+        weight.data = torch.randn(weight.shape, dtype=torch.float64) / weight.shape[1] ** 0.25
+    model.model.embed_tokens.weight.data[0] = 0
+    if not normed:
+        layer.input_layernorm = model.model.norm = torch.nn.Identity()
+    completion = torch.randperm(60)[:N + 3] + 3  # all different: N tokens, marker, answer, brace
+    rollouts = Rollouts(torch.tensor([[2]]), torch.ones(1, 1, dtype=torch.bool), completion[None],
+                        torch.tensor([N + 3]), torch.tensor([True]), torch.zeros(1, N + 3), [""])
+    forward = grpo.forward_pass(model, rollouts, torch.tensor([0]), 1.0, texts=[""], rewards=None,
+                                advantages=None, tokenizer=argparse.Namespace(pad_token_id=0))
+
+    def norm(x):
+        return x / (x.square().mean(-1, keepdim=True) + config.rms_norm_eps).sqrt() if normed else x
+
+    with torch.no_grad():
+        OV = layer.self_attn.o_proj.weight @ layer.self_attn.v_proj.weight  # (H, H)
+        E = model.model.embed_tokens.weight                                 # (V, H)
+        seen = torch.cat([torch.tensor([2]), completion[:N + 1]])           # (p + 1,)
+        mean = norm(E[seen]).mean(0)                                        # (H,)
+        without = mean - norm(E[completion[:N]]) / len(seen)                # (N, H)
+
+        def log_probs(x):
+            return (norm(E[seen[-1]] + x @ OV.T) @ model.lm_head.weight.T).log_softmax(-1)
+        clean = log_probs(mean)                                             # (V,)
+        influence = (clean.exp() * (clean - log_probs(without))).sum(-1)    # (N,)
+    return forward, (N, N + 1, N + 2, N + 3), influence
+
+
+def print_toy(toys=50):
+    """Rank correlation with the closed form, mean over some toys and 95 % interval."""
+    for normed in (False, True):
+        rows = []
+        for seed in range(toys):
+            forward, span, influence = toy(seed, normed)
+            found = {"OAR-P": saliency.perturbation(forward, [span]),
+                     "gradient x activation": saliency.gradient_activation(forward, [span])}
+            for draws in (1, 4, 16, 64):
+                found[f"input gradient, {draws} draws"] = saliency.input_gradient(
+                    forward, [span], draws)
+            rows.append([spearman(s[0, :span[0]].double(), influence) for s in found.values()])
+        values = torch.tensor(rows).double()                                # (toys, S)
+        low, high = middle95(bootstrap(values))                             # (S,) each
+        print(f"rank correlation with the influence in closed form, {toys} toys of {span[0]} "
+              f"tokens, attention over {'normed' if normed else 'raw'} embeddings")
+        for name, m, a, b in zip(found, values.mean(0).tolist(), low.tolist(), high.tolist()):
+            print(f"  {name:28s} {m:6.3f} [{a:.3f}, {b:.3f}]")
+
+
+# ------------------------------------------------------------------ completions and their signals
+
+
+def choose(model, tokenizer, rows, args):
+    """(pool of rollouts, rewards (N, G), row numbers of the completions to study).
+
+    Studied: finished, with a box and at least 8 tokens before it, in groups of mixed rewards; half
+    of them right, half wrong, one of each kind a problem, in the order of sampling.
+    """
+    prompts = [problems.build_prompt(tokenizer, row["problem"]) for row in rows]
+    pool = sample(model, tokenizer, prompts, samples=8, max_new_tokens=args.max_new_tokens,
+                  seed=args.seed, batch_size=256)
+    golds = [row["answer"] for row in rows for _ in range(8)]
+    right = torch.tensor(verify.verify_all(list(zip(pool.texts, golds)), strict=True)).view(-1, 8)
+    chosen, wanted = {True: [], False: []}, args.completions // 2
+    for i, group in enumerate(right):
+        for kind in (True, False):
+            for j in (group == kind).nonzero()[:, 0].tolist():
+                row = 8 * i + j
+                ids = pool.completion_ids[row, :pool.lengths[row]].tolist()
+                span = saliency.answer_span(tokenizer, ids, pool.texts[row])
+                mixed = 0 < int(group.sum()) < 8
+                # Continuations are sampled from texts, which must give the same ids again.
+                again = tokenizer(prompts[i] + tokenizer.decode(ids), add_special_tokens=False)
+                if (mixed and span and span[0] >= 8 and bool(pool.finished[row])
+                        and again.input_ids[-len(ids):] == ids and len(chosen[kind]) < wanted):
+                    chosen[kind].append(row)
+                    break
+    if min(map(len, chosen.values())) < wanted:
+        raise BadInput(f"--completions {args.completions}: only {len(chosen[True])} right and "
+                       f"{len(chosen[False])} wrong ones with 8 tokens before a box among "
+                       f"{len(pool.texts)}; raise --problems or take fewer.")
+    return pool, right.float(), chosen[True] + chosen[False]
+
+
+def all_signals(model, tokenizer, pool, rewards, chosen, seed):
+    """(name -> (b, T) signal, spans) of the chosen completions."""
+    advantages = grpo.group_advantages(rewards).flatten()  # (B,)
+
+    def forward_of(rows):
+        rows = torch.as_tensor(rows)
+        return grpo.forward_pass(model, pool, rows, 1.0, texts=[pool.texts[i] for i in rows],
+                                 rewards=rewards.flatten()[rows], advantages=advantages[rows],
+                                 tokenizer=tokenizer)
+
+    forward = forward_of(chosen)
+    ids, mask = forward.completion_ids, forward.completion_mask  # (b, T) each
+    spans = [saliency.answer_span(tokenizer, row[on].tolist(), text)
+             for row, on, text in zip(ids, mask, forward.texts)]
+    signals = {"OAR-P": saliency.perturbation(forward, spans),
+               "OAR-P, mean embedding": saliency.perturbation(forward, spans, replace="mean"),
+               "gradient x activation": saliency.gradient_activation(forward, spans)}
+    for draws in (1, 4, 16):
+        signals[f"input gradient, {draws} draws"] = saliency.input_gradient(
+            forward, spans, draws, seed=seed)
+        # For the agreement of two seeds, not for the table.
+        signals[f"other seed, {draws} draws"] = saliency.input_gradient(
+            forward, spans, draws, seed=seed + 1)
+    with torch.no_grad():
+        hidden, logprobs = (torch.zeros(*pool.completion_ids.shape, *more) for more in
+                            ((model.config.hidden_size,), ()))
+        for rows in torch.arange(len(pool.texts)).split(128):
+            part = forward_of(rows)
+            t = part.logprobs.shape[1]
+            hidden[rows, :t], logprobs[rows, :t] = part.hidden, part.logprobs
+    weights, _ = delta.delta_weights(*delta.head_row(hidden, logprobs), advantages,
+                                     pool.completion_mask)
+    signals["DelTA margin"] = weights[chosen]  # increasing in the margin to the own side
+    signals["entropy"] = forward.entropy
+    signals["random"] = torch.rand(mask.shape, generator=saliency.keyed(seed, "random"))
+    return signals, spans
+
+
+# ------------------------------------------------------------------ the true effect
+
+
+def success(model, tokenizer, pool, rows, chosen, spans, args):
+    """Verdicts of K continuations of every prefix: a list of (start + 1, K) float64, one each."""
+    prefixes, golds, counts = [], [], []
+    for row, span in zip(chosen, spans):
+        prompt = problems.build_prompt(tokenizer, rows[row // 8]["problem"])
+        for t in range(span[0] + 1):
+            ids = pool.completion_ids[row, :t]  # (t,)
+            said = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+            prefixes.append((prompt, said))
+            golds.append(rows[row // 8]["answer"])
+        counts.append(span[0] + 1)
+    more = sample(model, tokenizer, [a + b for a, b in prefixes], samples=args.samples,
+                  max_new_tokens=args.max_new_tokens, seed=args.seed + 1, batch_size=512)
+    pairs = [(prefixes[i // args.samples][1] + text, golds[i // args.samples])
+             for i, text in enumerate(more.texts)]
+    right = torch.tensor(verify.verify_all(pairs, strict=True)).double().view(-1, args.samples)
+    return list(right.split(counts)), int(more.lengths.sum())
+
+
+def effects(verdicts, sign):
+    """(size (N,), toward (N,)) from verdicts (N + 1, K) of a completion; sign: +1 right, -1 wrong.
+
+    size: the squared difference less its expected sampling variance, p (1 - p) / (K - 1) each.
+    """
+    V = verdicts.mean(1)                                  # (N + 1,)
+    noise = V * (1 - V) / (verdicts.shape[1] - 1)         # (N + 1,)
+    effect = V[1:] - V[:-1]                               # (N,)
+    return effect.square() - noise[1:] - noise[:-1], sign * effect
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    add = parser.add_argument
+    add("--toy", action="store_true", help="print the closed-form toy's correlations and stop")
+    add("--model", default="tiny", help="tiny: the embedded one; a folder or hub id")
+    add("--data", default="arithmetic")
+    add("--problems", type=int, default=64, help="problems from which completions are taken")
+    add("--completions", type=int, default=32, help="completions studied, half right, half wrong")
+    add("--samples", type=int, default=64, help="K, continuations of each prefix; even")
+    add("--max-new-tokens", type=int, default=72)
+    add("--seed", type=int, default=0)
+    add("--out", default="", help="JSON file for the figures")
+    args = parser.parse_args(argv)
+    if args.toy:
+        return print_toy()
+    if args.samples % 2 or args.samples < 4 or args.completions < 4:
+        raise BadInput(f"--samples {args.samples} --completions {args.completions}: an even number "
+                       "of samples, both 4 or more.")
+    began = time.time()
+    model, tokenizer = problems.load_policy(args.model)
+    rows = problems.load_problems(args.data, "test")[:args.problems]
+    pool, rewards, chosen = choose(model, tokenizer, rows, args)
+    signals, spans = all_signals(model, tokenizer, pool, rewards, chosen, args.seed)
+    verdicts, tokens = success(model, tokenizer, pool, rows, chosen, spans, args)
+
+    K, tables = args.samples, {"OAR-P": [], "size": [], "toward": []}
+    halves = {"size": [], "toward": []}
+    names = [name for name in signals if not name.startswith("other seed")]
+    for n, (span, right) in enumerate(zip(spans, rewards.flatten()[chosen].tolist())):
+        own = {name: s[n, :span[0]].double() for name, s in signals.items()}
+        sign = 2 * right - 1
+        truth = dict(zip(("size", "toward"), effects(verdicts[n], sign)))
+        truth["OAR-P"] = own["OAR-P"]
+        for column, against in truth.items():
+            tables[column].append([spearman(own[name], against) for name in names])
+        a, b = effects(verdicts[n][:, :K // 2], sign), effects(verdicts[n][:, K // 2:], sign)
+        for i, column in enumerate(halves):
+            halves[column].append(spearman(a[i], b[i]))
+
+    def estimate(values, reliable=None):
+        """Mean over completions with its interval; over sqrt(reliability) if halves are given."""
+        both = torch.tensor(values).double()                         # (C, S)
+        both = torch.cat([both, torch.tensor(reliable or [1.0] * len(both)).double()[:, None]], 1)
+
+        def corrected(x):
+            r = x[:, -1:].clamp(min=1e-3)                            # (R, 1)
+            return x[:, :-1] / (2 * r / (1 + r)).sqrt()              # (R, S)
+        low, high = middle95(corrected(bootstrap(both)))
+        return list(zip(corrected(both.mean(0, keepdim=True))[0].tolist(), low.tolist(),
+                        high.tolist()))
+
+    result = {"arguments": vars(args), "seconds": round(time.time() - began, 1), "tokens": tokens,
+              "positions": sum(span[0] for span in spans), "signals": names,
+              "OAR-P": estimate(tables["OAR-P"])}
+    for column, r in halves.items():
+        mean = sum(r) / len(r)
+        result[column] = {"split_half": mean, "reliability": 2 * mean / (1 + mean),
+                          "raw": estimate(tables[column]),
+                          "corrected": estimate(tables[column], r)}
+    result["seed_to_seed"] = {draws: sum(
+        spearman(signals[f"input gradient, {draws} draws"][n, :span[0]],
+                 signals[f"other seed, {draws} draws"][n, :span[0]])
+        for n, span in enumerate(spans)) / len(spans) for draws in (1, 4, 16)}
+
+    def cell(x):
+        return f"{x[0]:5.2f} [{x[1]:5.2f}, {x[2]:5.2f}]"
+
+    print(f"{len(chosen)} completions, {result['positions']} tokens before a box, K = {K}, "
+          f"{tokens:,} tokens sampled, {result['seconds']:.0f} s\n"
+          "reliability of the effect (split-half): "
+          + ", ".join(f"{c} {result[c]['reliability']:.2f}" for c in halves) + "\n"
+          "OAR-G, rank correlation of two seeds: "
+          + ", ".join(f"{k} draws {v:.2f}" for k, v in result["seed_to_seed"].items()) + "\n\n"
+          "| signal | with OAR-P | with the effect's size, raw | corrected "
+          "| toward the outcome, raw | corrected |\n|---|---|---|---|---|---|")
+    for i, name in enumerate(names):
+        cells = [result["OAR-P"][i], result["size"]["raw"][i], result["size"]["corrected"][i],
+                 result["toward"]["raw"][i], result["toward"]["corrected"][i]]
+        print(f"| {name} | " + " | ".join(map(cell, cells)) + " |")
+    if args.out:
+        try:
+            Path(args.out).write_text(json.dumps(result, indent=1) + "\n")
+        except OSError as error:
+            raise BadInput(f"--out {args.out}: cannot write there ({error.strerror}).") from None
+
+
+if __name__ == "__main__":
+    problems.run(main)

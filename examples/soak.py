@@ -1,0 +1,112 @@
+"""Does a long run leak? The embedded main job for 2,000 steps, watched from outside.
+
+    python examples/soak.py --out results/soak_2000_steps.jsonl          # about an hour, Linux
+
+Runs `python grail.py` as anybody would, with a checkpoint every 50 steps, and reads its resident
+memory and its open files from /proc ten times a second. Every 50 steps it writes one line: step,
+rss_mb (median of these steps), rss_mb_max, open_files (most), seconds_per_step (median), and
+seconds_per_thousand_tokens, for a policy that learns to say more takes longer for good reason.
+At the end, the verdict:
+
+    memory   the last quarter's median is at most 2 % above the second's (the first is warm-up)
+    files    no more are open in the last quarter than in the second
+    speed    the last quarter's seconds per step are at most 10 % above the second's
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def observe(pid):
+    """(resident megabytes, open files) of a process, or None when it has just ended."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 1e6, len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    except (OSError, IndexError):
+        return None
+
+
+def watch(command, metrics, every, out):
+    """Run the command to its end; one row for each `every` lines of its metrics, also to `out`."""
+    rows, seen, done = [], [], 0
+    with open(out, "w", encoding="utf-8") as file, subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
+        while True:
+            ended = process.poll() is not None
+            found = None if ended else observe(process.pid)
+            lines = metrics.read_text().splitlines() if metrics.exists() and (
+                ended or metrics.stat().st_size != done) else []
+            done = metrics.stat().st_size if lines else done
+            # Before the first step it loads and measures: not the loop that is watched.
+            seen += [found] if found and (rows or done) else []
+            while len(lines) >= every * (len(rows) + 1):
+                steps = [json.loads(line) for line in lines[every * len(rows):][:every]]
+                tokens = [step["tokens_per_second"] for step in steps]
+                memory, files = zip(*(seen or [(float("nan"), 0)]))
+                rows.append({
+                    "step": steps[-1]["step"], "rss_mb": round(statistics.median(memory), 1),
+                    "rss_mb_max": round(max(memory), 1), "open_files": max(files),
+                    "seconds_per_step": round(statistics.median(s["seconds"] for s in steps), 4),
+                    "seconds_per_thousand_tokens": round(1000 / statistics.median(tokens), 4),
+                    "reward": round(statistics.mean(s["reward"] for s in steps), 3)})
+                seen = seen[-1:]
+                file.write(json.dumps(rows[-1]) + "\n")
+                file.flush()
+                print(rows[-1], flush=True)
+            if ended:
+                return rows, process.returncode
+            time.sleep(0.1)
+
+
+def verdict(rows):
+    """{what: (second quarter, last quarter, whether it passed)} of four rows or more."""
+    quarter = len(rows) // 4
+    second, last = rows[quarter:2 * quarter], rows[-quarter:]
+
+    def medians(column):
+        return [statistics.median(row[column] for row in part) for part in (second, last)]
+
+    memory, speed = medians("rss_mb"), medians("seconds_per_step")
+    files = [max(row["open_files"] for row in part) for part in (second, last)]
+    return {"memory": (*memory, memory[1] <= 1.02 * memory[0]),
+            "files": (*files, files[1] <= files[0]),
+            "speed": (*speed, speed[1] <= 1.1 * speed[0])}
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--every", type=int, default=50, help="steps a line")
+    parser.add_argument("--method", default="grail", help="the script to run")
+    parser.add_argument("--name", default="runs/soak", help="a new folder for the run")
+    parser.add_argument("--out", default="soak.jsonl", help="file of figures")
+    args = parser.parse_args(argv)
+    name = Path(args.name).absolute()
+    if name.exists() or args.steps < 4 * args.every:
+        parser.error(f"--name {args.name} must be new, and --steps at least 4 times --every.")
+    began = time.time()
+    rows, code = watch(
+        [sys.executable, str(ROOT / f"{args.method}.py"), "--steps", str(args.steps),
+         "--save-every", str(args.every), "--eval-problems", "0", "--name", str(name)],
+        name / "metrics.jsonl", args.every, args.out)
+    if code or len(rows) < 4:
+        sys.exit(f"{args.method}.py ended with code {code} after {len(rows) * args.every} steps")
+    found = verdict(rows)
+    found |= {"steps": rows[-1]["step"], "minutes": round((time.time() - began) / 60)}
+    with open(args.out, "a", encoding="utf-8") as file:
+        file.write(json.dumps({"verdict": found}) + "\n")
+    for what in ("memory", "files", "speed"):
+        second, last, passed = found[what]
+        print(f"{what:7} second quarter {second:g}, last {last:g}: {'flat' if passed else 'GROWS'}")
+    sys.exit(not all(found[what][2] for what in ("memory", "files", "speed")))
+
+
+if __name__ == "__main__":
+    main()

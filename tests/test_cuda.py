@@ -1,0 +1,130 @@
+"""What only a card can show: kernel, graph, compiled pieces and bf16 against fp32 on the CPU.
+
+    python -m pytest tests/test_cuda.py          # skipped without a card; a minute with one
+"""
+import copy
+import dataclasses
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+import decode
+import grail
+import grpo
+import problems
+import rollout
+import saliency
+import score
+from test_grpo import CONFIG
+from test_rollout import Numbers
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+SHAPE = dict(vocab_size=61, hidden_size=128, intermediate_size=256, num_hidden_layers=3,
+             num_attention_heads=8, num_key_value_heads=4, head_dim=64, eos_token_id=60,
+             pad_token_id=0, bos_token_id=None)
+PROMPTS = ["3 4 5 6 7 8 9", "11 12", "20 21 22 23"]
+
+
+def model_on(device):
+    torch.manual_seed(0)
+    return Qwen3ForCausalLM(Qwen3Config(**SHAPE)).to(device).eval()
+
+
+@pytest.mark.parametrize("R, kv_heads, group, D, norm", [
+    (5, 8, 2, 128, True), (3, 2, 7, 64, False), (2, 1, 1, 32, True), (4, 4, 16, 256, False)])
+def test_the_kernel_attends_like_plain_pytorch(R, kv_heads, group, D, norm):
+    """Against the same in fp32: bf16 rounding apart, for lengths at and around the block of 64."""
+    g = torch.Generator("cuda").manual_seed(R)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=g, device="cuda")
+
+    slots = 300
+    qkv = normal(R, (group + 2) * kv_heads * D).bfloat16()
+    keys, values = normal(9, kv_heads, slots, D).bfloat16(), normal(9, kv_heads, slots, D).bfloat16()
+    rows = torch.tensor([7, 0, 3, 8, 1], device="cuda")[:R]
+    places = torch.tensor([0, 63, 64, 200, 299], device="cuda")[:R]
+    norms = (normal(D).abs(), normal(D).abs()) if norm else (None, None)
+    rest = (rows, places, places + 1, normal(slots, D), normal(slots, D), *norms, 1e-6)
+    exact = [x.float() for x in (keys, values)]
+    want = decode.attend(qkv.float(), *exact, *rest)
+    got = decode.attend_on_card(qkv, keys, values, *rest)
+    assert (got.float() - want).norm() / want.norm() < 5e-3
+    assert all((a.float() - b).norm() / b.norm() < 5e-3 for a, b in zip((keys, values), exact))
+
+
+def test_a_stopped_row_and_the_scorer_agree_with_the_graph():
+    """Captured sampling: its log-probs are the scorer's in bf16, its lengths end at the stop."""
+    model = model_on("cuda")
+    assert decode.supports(model)
+    out = rollout.sample(model, Numbers(), PROMPTS, samples=32, max_new_tokens=96, seed=1)
+    ends = out.completion_ids.gather(1, out.lengths[:, None] - 1)[:, 0]
+    assert torch.equal(ends == 60, out.finished) and 5 < int(out.finished.sum()) < 96
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+        forward = grpo.forward_pass(model, out, torch.arange(96), 1.0, texts=[], rewards=None,
+                                    advantages=None, tokenizer=None)
+    gap = (forward.logprobs - out.logprobs).abs()
+    assert gap.mean() < 5e-3 and gap.max() < 0.1
+
+
+def test_graph_frequencies_are_the_softmax():
+    """4,096 first tokens, with uniforms that are the CPU's by key: within 4 standard errors."""
+    model = model_on("cuda")
+    out = rollout.sample(model, Numbers(), ["3 4 5"], samples=4096, max_new_tokens=2, seed=2)
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+        p = model(torch.tensor([[3, 4, 5]], device="cuda")).logits[0, -1].float().softmax(-1)
+    seen = torch.bincount(out.completion_ids[:, 0], minlength=61) / 4096
+    assert ((seen - p).abs() < 4 * (p * (1 - p) / 4096).sqrt() + 1e-3).all()
+
+
+def test_sampling_gives_its_memory_back():
+    """Cache and graphs live for a call: three calls in a row peak alike."""
+    model, peaks = model_on("cuda"), []
+    for seed in range(4):
+        torch.cuda.reset_peak_memory_stats()
+        rollout.sample(model, Numbers(), PROMPTS, samples=64, max_new_tokens=64, seed=seed)
+        peaks.append(torch.cuda.max_memory_allocated())
+    assert max(peaks[1:]) < 1.05 * peaks[1]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_losses_weights_and_gradients_are_the_cpu_s_in_fp32(compiled, monkeypatch):
+    """One GRAIL update on the same rollouts: bf16 autocast on the card against fp32 on the CPU."""
+    monkeypatch.setattr(saliency, "answer_span", lambda *_: (6, 7, 8, 9))
+    plain = model_on("cpu")
+    rollouts = rollout.sample(plain, Numbers(), PROMPTS, samples=4, max_new_tokens=12, seed=3)
+    rollouts = dataclasses.replace(rollouts, lengths=torch.full((12,), 12))
+    rewards = (torch.arange(12) % 2).float().view(3, 4)
+    config = SimpleNamespace(**{**CONFIG, "compile": compiled, "max_new_tokens": 12},
+                             as_released=False, leaf="embeddings", rows="both")
+    results = []
+    for device in ("cpu", "cuda"):
+        model = copy.deepcopy(plain).to(device)
+        config.compile = compiled and device == "cuda"
+        if config.compile:
+            score.compile_layers(model)
+        moved = dataclasses.replace(rollouts, **{
+            name: value.to(device) for name, value in vars(rollouts).items()
+            if isinstance(value, torch.Tensor)})
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        kept = {}
+        optimizer.zero_grad = lambda **_: kept.update(  # noqa: B023
+            {n: p.grad.float().cpu() for n, p in model.named_parameters()})  # noqa: B023
+        stats, weights = grpo.update(model, optimizer, moved, rewards.to(device),
+                                     grail.credit(config), config, None)
+        results.append((stats, weights.cpu(), kept))
+    (a, w, g), (b, v, h) = results
+    assert abs(a["entropy"] - b["entropy"]) < 0.01 and abs(a["loss"] - b["loss"]) < 0.01
+    assert (w - v).abs().mean() < 0.05
+    whole = torch.cat([x.flatten() for x in g.values()])
+    apart = torch.cat([(g[n] - h[n]).flatten() for n in g])
+    assert apart.norm() / whole.norm() < 0.05
+
+
+def test_the_embedded_model_trains_on_a_card(tmp_path):
+    """--device cuda: heads of 32, the narrowest that the kernel takes."""
+    grpo.main(["--device", "cuda", "--steps", "2", "--eval-problems", "0",
+               "--name", str(tmp_path / "run")])
+    assert decode.supports(problems.load_policy("tiny", "cuda")[0])
