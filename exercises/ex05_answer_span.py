@@ -1,0 +1,23 @@
+r"""Exercise 5, forty minutes: where is the answer, counted in tokens?
+
+The completion is a list of sampled ids. Its text holds `\boxed{...}`, perhaps several times; the
+last complete one is rewarded. Which tokens are the box, and which of them hold its content?
+
+    ids of   so | \boxed{ | 4 | 2 | } | .      give   (start, content, close, end) = (1, 2, 4, 5)
+
+Tokens start..end-1 overlap the box, content..close-1 its content. A token that holds marker and
+content at once, as `{x` in   so | \ | boxed | {x | }.  , counts as content: (1, 3, 4, 5). An empty
+box has none: content = close = end - 1. Special tokens do not show in the text, but do count.
+
+Do not encode the text again: what comes back need not be what was sampled. Decode prefixes of the
+ids instead: `tokenizer.decode(ids[:n], skip_special_tokens=True)`. A prefix may end inside a
+character of several bytes, which then shows as one or more U+FFFD ("\ufffd") at its end.
+`verify.last_boxed(text)` gives the characters (begin, stop) of the box, or None.
+
+    python -m pytest exercises -k ex05
+"""
+
+
+def answer_span(tokenizer, ids, text):
+    """ids: list of int; text: their decoding. Returns (start, content, close, end), or None."""
+    raise NotImplementedError
