@@ -1,0 +1,160 @@
+r"""Beyond one card: the same token weights inside TRL's GRPOTrainer, on its distributed engines.
+
+    python examples/trl_grail.py --model Qwen/Qwen3-0.6B --dataset gsm8k --credit grail
+    accelerate launch --num_processes 8 examples/trl_grail.py --model ... --dataset FILE.jsonl
+
+    advantages A (B,)  ->  A[:, None] * w (B, T)      w from grail.py, oar.py or delta.py
+
+TRL's loss takes an advantage a token as readily as one a completion, so one method is overridden:
+what it returns goes on through accumulation, inner iterations and --loss_type, and all defaults
+stay TRL's. The price is another forward of the batch and a backward down to the embeddings (OAR-G:
+6 and 4; DelTA: 1 and none). Weights are those of the policy that sampled. TRL 0.29.0 to 1.16.0;
+commands for several cards, DeepSpeed, FSDP and vLLM: examples/README.md.
+What we left out, on purpose: images, tools, FSDP 1, OAR-G under FSDP, Liger's loss: all refused.
+"""
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+try:
+    import torch
+    from datasets import Dataset
+    from peft import LoraConfig
+    from transformers import AutoTokenizer, HfArgumentParser
+    from trl import GRPOConfig, GRPOTrainer
+except ImportError as missing:
+    print(f"error: {missing}; beside requirements.txt: pip install trl peft", file=sys.stderr)
+    sys.exit(2)
+import delta, grail, oar, problems, saliency, score, verify  # noqa: E401, E402
+from rollout import Rollouts  # noqa: E402
+
+
+def answer_weights(forward, credit):
+    """GRAIL's or OAR-G's weights of a micro-batch: (b, T), and (b,) bool: all 1 without a signal.
+
+    Without any answer to ask about, the first row's first token is asked about, in vain: under FSDP
+    and ZeRO-3 all processes must run the same passes.
+    """
+    mask, A = forward.completion_mask, forward.advantages  # (b, T), (b,)
+    spans = [saliency.answer_span(forward.tokenizer, ids[on].tolist(), text)
+             for ids, on, text in zip(forward.completion_ids, mask, forward.texts)]
+    wanted = A < 0 if credit == "grail" else A != 0        # (b,)
+    asked = [span if on and span and span[0] > 1 else None for on, span in zip(wanted, spans)]
+    lost = torch.tensor([span is None for span in asked], device=A.device)           # (b,)
+    asked = asked if any(asked) else [(0, 0, 1, 1), *asked[1:]]
+    if credit == "grail":
+        s = saliency.gradient_activation(forward, asked)                             # (b, T)
+        return grail.grail_credit(s, mask, spans, A), wanted & lost
+    s = saliency.input_gradient(forward, asked)                                      # (b, T)
+    starts = torch.tensor([span[0] if span else 0 for span in spans], device=A.device)  # (b,)
+    return oar.oar_credit(s, torch.arange(mask.shape[1], device=A.device) < starts[:, None], mask)
+
+
+class CreditGRPOTrainer(GRPOTrainer):
+    """GRPOTrainer with credit "grail", "oar-g", "delta" or "none" (GRPOTrainer to the bit).
+
+    Logs credit/mean, the mean weight of a token, and credit/fallback, the share of completions with
+    an advantage but no signal. Raises ValueError where weights would be ignored or wrong.
+    """
+
+    def __init__(self, *args, credit="grail", **kwargs):
+        super().__init__(*args, **kwargs)
+        self.credit, fsdp = credit, self.is_fsdp_enabled
+        if credit not in ("none", "grail", "delta", "oar-g")[:3 if fsdp else 4]:
+            raise ValueError(f"--credit {credit}: take grail, delta, none or, without FSDP, oar-g.")
+        if credit != "none" and (self.args.use_liger_kernel
+                                 or fsdp and not self.accelerator.is_fsdp2):
+            raise ValueError(f"--credit {credit}: use neither Liger's kernels nor FSDP 1 with it.")
+
+    def _generate_and_score_completions(self, inputs):
+        batch = super()._generate_and_score_completions(inputs)
+        if self.credit != "none" and self.model.training:
+            if "tool_mask" in batch or "pixel_values" in batch:
+                raise ValueError(f"--credit {self.credit}: made for neither tools nor images.")
+            batch["advantages"] = self.weights(batch) * batch["advantages"][:, None]  # (B, T)
+        return batch
+
+    def weights(self, batch):
+        """Weights (B, T) fp32 of a sampled and rewarded batch. No parameter's .grad is touched."""
+        ids, mask = batch["completion_ids"], batch["completion_mask"].bool()     # (B, T) each
+        A, (B, T), accelerator = batch["advantages"], ids.shape, self.accelerator  # (B,)
+        w, logprobs = torch.ones(2, B, T, device=A.device)                       # (B, T) each
+        fell_back, hidden = torch.zeros_like(A, dtype=torch.bool), []            # (B,), B x (T, H)
+        texts = [self.processing_class.decode(row[on], skip_special_tokens=True,
+                                              clean_up_tokenization_spaces=False)
+                 for row, on in zip(ids, mask)]
+        rollouts = Rollouts(batch["prompt_ids"], batch["prompt_mask"].bool(), ids,
+                            mask.sum(1).clamp(min=1), None, None, texts)
+        model = accelerator.unwrap_model(self.model)
+        base = getattr(model, "get_base_model", lambda: model)()  # of PEFT: what holds the adapters
+
+        def inside(rows):
+            with accelerator.autocast(), torch.set_grad_enabled(self.credit != "delta"):
+                forward = score.forward_pass(
+                    base, rollouts, rows, self.temperature, rewards=None, advantages=A[rows],
+                    tokenizer=self.processing_class, texts=[texts[i] for i in rows.tolist()])
+            t = forward.logprobs.shape[1]
+            if self.credit == "delta":
+                logprobs[rows, :t] = forward.logprobs
+                hidden.extend(torch.nn.functional.pad(forward.hidden, (0, 0, 0, T - t)))
+            else:
+                w[rows, :t], fell_back[rows] = answer_weights(forward, self.credit)
+        # Under PEFT the embedding layer is frozen, and what needs no gradient is given none.
+        hook = base.get_input_embeddings().register_forward_hook(lambda *x: x[2].requires_grad_())
+        original, model.forward = model.forward, inside
+        try:  # by the model's own call: only in there do FSDP and ZeRO-3 have its weights at hand
+            for rows in torch.arange(B, device=A.device).split(self._train_batch_size):
+                self.model(rows)
+        finally:
+            model.forward = original
+            hook.remove()
+        if self.credit == "delta":  # over all processes; hidden states stay where they are
+            centroid, inner = delta.head_row(hidden, logprobs)
+            mine = slice(accelerator.process_index * B, (accelerator.process_index + 1) * B)
+            gather, level = accelerator.gather, accelerator.pad_across_processes
+            w, fell_back[:] = delta.delta_weights(
+                lambda w: accelerator.reduce(centroid(w[mine, :T]), "sum"),
+                lambda d: gather(level(inner(d), 1)), gather(A),
+                gather(level(mask.int(), 1)).bool())
+            w = w[mine, :T]
+        sums = [(w * mask).sum(), mask.sum(), fell_back[A != 0].sum(), (A != 0).sum()]
+        n = accelerator.reduce(torch.stack(sums), "sum").tolist()
+        self._metrics["train"]["credit/mean"].append(n[0] / max(1, n[1]))
+        self._metrics["train"]["credit/fallback"].append(n[2] / max(1, n[3]))
+        return w
+
+
+def right(completions, answer, **_):
+    """The reward: 1 where the completion's last box is right."""
+    return list(map(float, verify.verify_all(list(zip(completions, answer)), strict=True)))
+
+
+def main(argv=None):
+    parser = HfArgumentParser(GRPOConfig, description=__doc__.split("\n")[0])
+    parser.add_argument("--model", default="tiny", help="hub id or folder; tiny: the embedded one")
+    parser.add_argument("--dataset", default="arithmetic", help="a name, its hub id or FILE.jsonl")
+    parser.add_argument("--credit", default="grail", choices=["grail", "oar-g", "delta", "none"])
+    parser.add_argument("--lora_r", type=int, default=0, help="LoRA on all linear layers; 0: none")
+    try:
+        args, script = parser.parse_args_into_dataclasses(argv)
+        names = {source.hub: name for name, source in problems.HUB.items()}
+        model = str(problems.HERE / "data/tiny") if script.model == "tiny" else script.model
+        tokenizer = AutoTokenizer.from_pretrained(model)
+        bos = tokenizer.bos_token if tokenizer("a").input_ids[0] == tokenizer.bos_token_id else ""
+        data = [{"prompt": problems.build_prompt(tokenizer, row["problem"]).removeprefix(bos),
+                 "answer": row["answer"]}
+                for row in problems.load_problems(names.get(script.dataset, script.dataset))]
+        lora = LoraConfig(r=script.lora_r, target_modules="all-linear") if script.lora_r else None
+        trainer = CreditGRPOTrainer(model, right, args, Dataset.from_list(data), peft_config=lora,
+                                    processing_class=tokenizer, credit=script.credit)
+    except (ValueError, OSError) as mistake:  # TRL's checks of its settings, and ours
+        reason = str(mistake).strip().partition("\n")[0].replace("--data ", "--dataset ")
+        raise problems.BadInput(reason) from None
+    done = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    if args.save_strategy != "no":
+        trainer.save_model(args.output_dir)
+    trainer.accelerator.print(f"{done.metrics['train_runtime'] / done.global_step:.2f} s a step")
+
+
+if __name__ == "__main__":
+    problems.run(main)

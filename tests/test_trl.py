@@ -1,0 +1,327 @@
+"""examples/trl_grail.py inside real TRL, on the CPU: skipped where TRL is not installed.
+
+    pip install trl peft && python -m pytest tests/test_trl.py
+
+Run as a script it is one process of `accelerate launch`, see test_two_processes.
+"""
+import os
+import runpy
+import socket
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+pytest.importorskip("trl")
+pytest.importorskip("peft")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
+
+import trl_grail  # noqa: E402
+from accelerate import Accelerator  # noqa: E402
+from datasets import Dataset  # noqa: E402
+from peft import LoraConfig  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.fsdp import fully_shard  # noqa: E402
+from torch.nn.utils.rnn import pad_sequence  # noqa: E402
+from transformers import TrainerCallback  # noqa: E402
+from trl import GRPOConfig, GRPOTrainer  # noqa: E402
+
+import delta  # noqa: E402
+import grail  # noqa: E402
+import oar  # noqa: E402
+import problems  # noqa: E402
+import rollout  # noqa: E402
+import score  # noqa: E402
+
+GROUP = 4
+REFERENCE = {
+    "grail": grail.credit(SimpleNamespace(rows="wrong", leaf="embeddings", as_released=False)),
+    "oar-g": oar.credit(SimpleNamespace(signal="gradient", outcome="mean", draws=4, seed=0,
+                                        replace="pad", chunk=16, as_released="no"))}
+
+
+def policy():
+    """The tiny model, whose generate() returns the same completions however the rows are split.
+
+    Row k of a prompt gets sample k of that prompt, drawn beforehand by our own sampler.
+    """
+    model, tokenizer = problems.load_policy("tiny")
+    rows = problems.load_problems("arithmetic", limit=4)
+    prompts = [problems.build_prompt(tokenizer, row["problem"]) for row in rows]
+    out = rollout.sample(model, tokenizer, prompts, samples=GROUP, max_new_tokens=40, seed=3)
+    known = {}
+    for ids, on, text in zip(out.prompt_ids, out.prompt_mask, out.completion_ids):
+        known.setdefault(tuple(ids[on].tolist()), []).append(text)
+
+    def generate(input_ids, attention_mask, **_):
+        seen, drawn = {}, []
+        for ids, on in zip(input_ids, attention_mask.bool()):
+            prompt = tuple(ids[on].tolist())
+            seen[prompt] = seen.get(prompt, -1) + 1
+            drawn.append(known[prompt][seen[prompt]])
+        return torch.cat([input_ids, torch.stack(drawn)], 1)
+
+    model.generate = generate
+    data = [{"prompt": p, "answer": row["answer"]} for p, row in zip(prompts, rows)]
+    return model, tokenizer, Dataset.from_list(data)
+
+
+def trainer_of(kind, folder, lora=False, **settings):
+    """A trainer of 16 rows a step: 4 problems, 4 completions of each. kind: credit or "TRL"."""
+    fixed, tokenizer, data = policy()
+    settings = dict(per_device_train_batch_size=8, gradient_accumulation_steps=2, max_steps=1,
+                    num_generations=GROUP, max_completion_length=40, learning_rate=1e-3,
+                    max_grad_norm=0.0, logging_steps=1, save_strategy="no", report_to="none",
+                    bf16=False, use_cpu=True, disable_tqdm=True, seed=1) | settings
+    about = dict(args=GRPOConfig(output_dir=str(folder), **settings), train_dataset=data,
+                 processing_class=tokenizer, reward_funcs=trl_grail.right,
+                 peft_config=LoraConfig(r=4, target_modules="all-linear") if lora else None)
+    if kind == "TRL":
+        return GRPOTrainer(fixed, **about)
+    return trl_grail.CreditGRPOTrainer(fixed, credit=kind, **about)
+
+
+def gradients(kind, folder, **settings):
+    """The gradients of the first optimizer step, name -> tensor."""
+    found = {}
+
+    class Keep(TrainerCallback):
+        def on_pre_optimizer_step(self, args, state, control, model=None, **_):
+            inner = getattr(model, "module", model)
+            found.update({n: p.grad.clone() for n, p in inner.named_parameters()})
+
+    trainer = trainer_of(kind, folder, **settings)
+    trainer.add_callback(Keep())
+    trainer.train()
+    return found
+
+
+def recorded(trainer):
+    """Train, and return the scored batch with the weights it got, and what the loss was given."""
+    batches, given = [], []
+    weigh, loss = trainer.weights, trainer._compute_loss
+
+    def weights(batch):
+        batches.append((dict(batch), weigh(batch)))
+        return batches[-1][1]
+
+    def compute_loss(model, inputs):
+        given.append(inputs)
+        return loss(model, inputs)
+
+    trainer.weights, trainer._compute_loss = weights, compute_loss
+    trainer.train()
+    return batches, given
+
+
+def again(batch, size):
+    """TRL's batch as our own Rollouts of `size` rows each, in its order: (rows, Rollouts)."""
+    tokenizer, rows = policy()[1], range(len(batch["advantages"]))
+    prompts = [batch["prompt_ids"][i][batch["prompt_mask"][i].bool()] for i in rows]
+    ids = [batch["completion_ids"][i][batch["completion_mask"][i].bool()] for i in rows]
+    for i in range(0, len(rows), size):
+        part = slice(i, i + size)
+        lengths = torch.tensor([*map(len, prompts[part])])
+        left = pad_sequence(prompts[part], batch_first=True, padding_side="left")
+        yield list(rows[part]), rollout.Rollouts(
+            left, torch.arange(left.shape[1]) >= left.shape[1] - lengths[:, None],
+            pad_sequence(ids[part], batch_first=True), torch.tensor([*map(len, ids[part])]), None,
+            None, tokenizer.batch_decode(ids[part], skip_special_tokens=True))
+
+
+def weights_by(credit, model, accelerator):
+    """CreditGRPOTrainer.weights of 8 completions of this process; in process 1 none has a box."""
+    _, tokenizer, data = policy()
+    out = rollout.sample(problems.load_policy("tiny")[0], tokenizer, data["prompt"], samples=2,
+                         max_new_tokens=40, seed=accelerator.process_index)
+    if accelerator.process_index:
+        out.completion_ids[out.completion_mask] = tokenizer.encode("1")[0]
+    batch = {"prompt_ids": out.prompt_ids, "prompt_mask": out.prompt_mask.long(),
+             "completion_ids": out.completion_ids, "completion_mask": out.completion_mask.long(),
+             "advantages": torch.tensor([1.0, -1.0] * 4)}
+    stand_in = SimpleNamespace(
+        credit=credit, model=model, accelerator=accelerator, processing_class=tokenizer,
+        temperature=1.0, _train_batch_size=4, _metrics={"train": defaultdict(list)})
+    return trl_grail.CreditGRPOTrainer.weights(stand_in, batch)
+
+
+@pytest.mark.parametrize("credit, lora, size, tolerance", [
+    ("grail", False, 8, 1e-6), ("grail", True, 8, 1e-6), ("grail", False, 1, 1e-5),
+    ("oar-g", False, 8, 1e-2)])
+def test_weights_are_those_of_our_own_loop(credit, lora, size, tolerance, tmp_path):
+    """Left padding, a cut in the wrong place or a frozen embedding layer would each move them.
+
+    The reference sees the same micro-batches, or every row alone and without any padding. A fresh
+    LoRA adapter changes nothing, so under it the weights must be the same ones. OAR-G's signal is a
+    difference between nearly equal logits, of which fp32 leaves three digits.
+    """
+    trainer = trainer_of(credit, tmp_path, lora, temperature=0.7, gradient_checkpointing=not lora)
+    (batch, weights), = recorded(trainer)[0]
+    model, tokenizer = problems.load_policy("tiny")
+    worst, moved = 0.0, 0
+    for rows, rollouts in again(batch, size):
+        A = batch["advantages"][rows]
+        forward = score.forward_pass(model, rollouts, torch.arange(len(rows)), 0.7, rewards=None,
+                                     texts=rollouts.texts, tokenizer=tokenizer, advantages=A)
+        w = REFERENCE[credit](forward)
+        on = forward.completion_mask & (A != 0)[:, None]
+        worst = max([worst, *(weights[rows, :w.shape[1]] - w)[on].abs().tolist()])
+        moved += int((w[on] != 1).sum())
+    assert moved > 20  # or the equality would say nothing
+    assert worst < tolerance
+
+
+def test_delta_weights_are_those_of_our_own_loop(tmp_path):
+    """DelTA looks at the whole batch: a micro-batch of its own would have other centroids."""
+    (batch, weights), = recorded(trainer_of("delta", tmp_path, per_device_train_batch_size=4,
+                                            gradient_accumulation_steps=4))[0]
+    model, mask = problems.load_policy("tiny")[0], batch["completion_mask"].bool()
+    hidden, logprobs = [], torch.zeros(mask.shape)
+    with torch.no_grad():
+        for (i,), rollouts in again(batch, 1):
+            forward = score.forward_pass(model, rollouts, torch.tensor([0]), 1.0, rewards=None,
+                                         texts=[], tokenizer=None, advantages=None)
+            logprobs[i, mask[i]] = forward.logprobs[0]
+            hidden.append(torch.zeros(mask.shape[1], forward.hidden.shape[2]))
+            hidden[-1][mask[i]] = forward.hidden[0]
+    geometry = delta.head_row(hidden, logprobs)
+    w, fell_back = delta.delta_weights(*geometry, batch["advantages"], mask)
+    assert not fell_back and (w[mask] != 1).any()
+    assert (weights - w)[mask].abs().max() < 1e-6
+
+
+def test_weights_stay_with_their_rows_in_every_inner_iteration(tmp_path):
+    """TRL shuffles the batch before it is cut up and goes over it twice: row i is not row i then.
+
+    Truncated rows are masked out here, which leaves rows without a single token.
+    """
+    batches, given = recorded(trainer_of("grail", tmp_path, max_steps=2, num_iterations=2,
+                                         max_completion_length=40, mask_truncated_completions=True))
+    (batch, weights), = batches
+    expected = {}
+    for i in range(len(weights)):
+        key = (*batch["prompt_ids"][i].tolist(), *batch["completion_ids"][i].tolist())
+        expected[key] = batch["advantages"][i] * weights[i]
+    assert sum(len(inputs["advantages"]) for inputs in given) == 2 * len(weights)
+    for inputs in given:
+        for i in range(len(inputs["advantages"])):
+            key = (*inputs["prompt_ids"][i].tolist(), *inputs["completion_ids"][i].tolist())
+            assert torch.equal(inputs["advantages"][i], expected[key])
+
+
+def test_none_is_TRL_bit_for_bit_and_so_are_weights_of_one(tmp_path, monkeypatch):
+    """Two accumulated, twice iterated steps end in the same parameters, all three of them."""
+    def ones(forward, credit):
+        assert credit == "grail"  # "none" asks for no weights at all
+        return torch.ones_like(forward.logprobs), torch.zeros(len(forward.rows), dtype=torch.bool)
+
+    monkeypatch.setattr(trl_grail, "answer_weights", ones)
+    ended = {}
+    for kind in ("TRL", "none", "grail"):
+        trainer = trainer_of(kind, tmp_path, max_steps=2, num_iterations=2)
+        trainer.train()
+        losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
+        ended[kind] = losses, {n: p.detach() for n, p in trainer.model.named_parameters()}
+    start = dict(problems.load_policy("tiny")[0].named_parameters())
+    for kind in ("none", "grail"):
+        assert ended[kind][0] == ended["TRL"][0] and len(ended[kind][0]) == 2
+        for name, p in ended["TRL"][1].items():
+            assert torch.equal(ended[kind][1][name], p), name
+            assert not torch.equal(start[name], p)
+
+
+def test_bf16_autocast_changes_weights_by_its_rounding_alone(tmp_path):
+    """TRL trains in bf16 by default: saliencies and log-softmaxes in bf16 would be noise."""
+    exact, rounded = (recorded(trainer_of("grail", tmp_path, bf16=bf16))[0][0] for bf16 in (0, 1))
+    on = exact[0]["completion_mask"].bool() & (exact[0]["advantages"] != 0)[:, None]
+    difference = (exact[1] - rounded[1])[on].abs()
+    assert 0 < difference.mean() < 0.02 and difference.max() < 0.5
+
+
+def test_two_processes_have_the_gradients_of_one(tmp_path):
+    """Means a process of its own takes are not the batch's: DelTA's centroids, the loss's divisor.
+
+    Then the weights of a model in shards (FSDP 2). Outside of the model's own call its embedding is
+    half an embedding, and a process without a box must run the other's backward, or both wait.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    # --multi_gpu only means torchrun here: without a card, and with use_cpu, the back end is gloo.
+    launch = f"""-m accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1
+        --mixed_precision no --dynamo_backend no --main_process_port {port}""".split()
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    with subprocess.Popen([sys.executable, *launch, __file__, str(tmp_path)], text=True, env=env,
+                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as launched:
+        try:
+            error = launched.communicate(timeout=300)[1]
+        finally:
+            launched.terminate()  # and with it both processes, which may wait for each other
+    assert launched.returncode == 0, error[-3000:]
+    for credit in ("grail", "delta"):
+        two = torch.load(tmp_path / f"{credit}.pt")
+        one = gradients(credit, tmp_path)
+        size = max(float(g.abs().max()) for g in one.values())
+        for name, g in one.items():
+            assert (two[name] - g).abs().max() < 1e-5 * size, name
+        for rank in range(2):
+            whole, sharded, moved = torch.load(tmp_path / f"{credit}-sharded-{rank}.pt")
+            assert moved and (whole - sharded).abs().max() < 1e-6
+
+
+def test_reward_rises(tmp_path, monkeypatch):
+    """The command line as a user has it, from sampling to the optimizer, with TRL's own sampler."""
+    kept = []
+
+    class Kept(trl_grail.CreditGRPOTrainer):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            kept.append(self)
+
+    monkeypatch.setattr(trl_grail, "CreditGRPOTrainer", Kept)
+    trl_grail.main(f"""--credit grail --max_steps 8 --per_device_train_batch_size 64
+        --gradient_accumulation_steps 1 --max_completion_length 48 --learning_rate 2e-4
+        --lr_scheduler_type constant --logging_steps 1 --report_to none --use_cpu --bf16 false
+        --save_strategy no --gradient_checkpointing false --disable_tqdm true
+        --output_dir {tmp_path}""".split())
+    rewards = [line["reward"] for line in kept[0].state.log_history if "reward" in line]
+    assert sum(rewards[-4:]) / 4 > sum(rewards[:2]) / 2 + 0.1, rewards
+
+
+def test_mistakes_are_one_sentence(tmp_path, monkeypatch, capsys):
+    """A file that is not there, settings that TRL refuses, TRL not installed: no traceback."""
+    for argv, reason in ((["--dataset", "no.jsonl"], "--dataset no.jsonl: there is no such file."),
+                         (["--num_generations", "7"], "7"), (["--model", "no/where/here"], "")):
+        with pytest.raises(problems.BadInput, match=reason):
+            trl_grail.main([*argv, "--use_cpu", "--bf16", "false", "--output_dir", str(tmp_path)])
+    with pytest.raises(ValueError, match="oar-g"):
+        trainer_of("gral", tmp_path)
+    monkeypatch.setitem(sys.modules, "trl", None)
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_path(str(ROOT / "examples" / "trl_grail.py"))
+    assert stop.value.code == 2 and "pip install trl" in capsys.readouterr().err
+
+
+if __name__ == "__main__":
+    folder, accelerator = sys.argv[1], Accelerator(cpu=True)
+    rank = accelerator.process_index
+    assert accelerator.num_processes == 2
+    for credit in ("grail", "delta"):
+        found = gradients(credit, folder, per_device_train_batch_size=4)
+        if rank == 0:
+            torch.save(found, f"{folder}/{credit}.pt")
+        model = problems.load_policy("tiny")[0]
+        whole = weights_by(credit, model, accelerator)
+        mesh = init_device_mesh("cpu", (2,))
+        for block in model.model.layers:
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        sharded = weights_by(credit, model, accelerator)
+        moved = credit == "grail" and rank == 1 or bool((whole != 1).any())
+        torch.save((whole, sharded, moved), f"{folder}/{credit}-sharded-{rank}.pt")
