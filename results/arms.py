@@ -1,0 +1,68 @@
+r"""The arms of the study: methods, controls, and GRAIL with one choice changed.
+
+    python results/study.py --arms grail,shuffled,level --seeds 3
+
+Two controls of GRAIL ask whether it matters where its weights stand. `shuffled` permutes them
+inside each completion, so that their sizes stay and their places mean nothing; `level` gives every
+token the mean of its completion, so that a completion pulls as hard as under GRAIL and no token of
+it more than another (the mean over all shuffles). `random` asks if the verdict matters: a coin.
+
+What we left out, on purpose: shuffled OAR and DelTA (add a line), other orders of the same weights.
+"""
+import functools
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import delta  # noqa: E402
+import grail  # noqa: E402
+import grpo  # noqa: E402
+import oar  # noqa: E402
+import scrl  # noqa: E402
+from grail import grail_credit  # noqa: E402
+
+
+def level(config):
+    """Control for the size of the step: every token of a completion gets its mean GRAIL weight."""
+    credit = grail.credit(config)
+
+    def weights(forward):
+        w, mask = credit(forward), forward.completion_mask                    # (b, T) each
+        return mask * (w * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)  # (b, T)
+    return weights
+
+
+def without_boost(s, mask, spans, *rest):
+    """grail_credit with 1, not 5, on the content of the box: a box that is nothing but rim."""
+    return grail_credit(s, mask, [span and (span[0], span[0], span[0], span[3]) for span in spans],
+                        *rest)
+
+
+def over_all_tokens(s, mask, spans, *rest):
+    """grail_credit with mean and std over all tokens, as the release has them; those that follow
+    the box have saliency 0, which flattens the others. From the box on nothing changes."""
+    T = s.shape[1]
+    starts = torch.tensor([span[0] if span else T for span in spans], device=s.device)  # (b,)
+    before = torch.arange(T, device=s.device) < starts[:, None]                         # (b, T)
+    everywhere = grail_credit(s, mask, [span and (T, T, T, T) for span in spans], *rest)  # (b, T)
+    return torch.where(before, everywhere, grail_credit(s, mask, spans, *rest))
+
+
+# Name -> (script, its flags, the credit in place of grail.py's own if any).
+ARMS = {
+    "grpo": (grpo, ""), "grail": (grail, ""), "grail-released": (grail, "--as-released"),
+    "oar-g": (oar, ""), "oar-p": (oar, "--signal perturbation"), "delta": (delta, ""),
+    "scrl": (scrl, ""), "grpo-std": (grpo, "--scale-by-std"),
+    "shuffled": (grail, "--credit shuffled"), "level": (grail, "", level),
+    "random": (grpo, "--reward random"),
+}
+ABLATIONS = {
+    "grail-predictor": (grail, "", functools.partial(grail.credit, alignment="predictor")),
+    "grail-all-tokens": (grail, "", functools.partial(grail.credit, weigh=over_all_tokens)),
+    "grail-no-boost": (grail, "", functools.partial(grail.credit, weigh=without_boost)),
+    "grail-correct": (grail, "--rows correct"), "grail-both": (grail, "--rows both"),
+    "grail-first": (grail, "--leaf first"), "grail-middle": (grail, "--leaf middle"),
+    "grail-last": (grail, "--leaf last"),
+}

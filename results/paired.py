@@ -1,0 +1,93 @@
+r"""Statistics over seeds: is B better than A, when each was trained S times?
+
+    d[s, p] = score of B - score of A, seed s, problem p       same seed: same problems in the same
+                                                               order, same random numbers
+
+    t_interval(d.mean(1))         these problems, other seeds
+    both_levels(d)                other problems, other seeds
+    p_value(d.mean(1)), holm      one test, and what it is worth among k
+    detectable(sd, seeds)         what such a test would see
+
+Needs torch alone; intervals.py has what concerns problems and samples.
+
+What we left out, on purpose: normal theory (ten seeds are few), non-parametric tests over seeds (of
+three pairs of seeds the smallest p is 0.25), mixed models.
+"""
+import math
+
+import torch
+
+Z = 1.959964  # 97.5 % point of the normal distribution
+
+
+def t_inside(t, df):
+    """P(|T| <= t) of Student's t with a whole number of degrees of freedom: exact finite sums.
+
+    Abramowitz & Stegun 26.7.3 and 26.7.4, theta = atan(t / sqrt(df)).
+    """
+    theta = math.atan(t / math.sqrt(df))
+    term, total = (math.cos(theta) if df % 2 else 1.0), 0.0
+    for i in range(1 + df % 2, df, 2):
+        total += term
+        term *= i / (i + 1) * math.cos(theta) ** 2
+    if df % 2:
+        return 2 / math.pi * (theta + math.sin(theta) * total)
+    return math.sin(theta) * total
+
+
+def t_quantile(inside, df):
+    """The t with P(|T| <= t) = inside, by bisection."""
+    low, high = 0.0, 1e6
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if t_inside(middle, df) < inside else (low, middle)
+    return low
+
+
+def t_interval(x):
+    """(mean, low, high) at 95 % of S numbers (S,); low and high are infinite for S = 1."""
+    m, S = x.mean().item(), len(x)
+    half = t_quantile(0.95, S - 1) * x.std().item() / math.sqrt(S) if S > 1 else math.inf
+    return m, m - half, m + half
+
+
+def p_value(x):
+    """Two-sided p of the one-sample t test that the mean of x (S,) is 0; 1 where all are 0."""
+    if len(x) < 2:
+        return 1.0
+    if x.std() == 0:
+        return 0.0 if x[0] else 1.0
+    return 1 - t_inside(abs(x.mean().item()) / (x.std().item() / math.sqrt(len(x))), len(x) - 1)
+
+
+def detectable(sd, seeds=10, power=0.8):
+    """The difference that a 5 % paired t test over so many seeds sees with this power, about:
+    (t_0.975 + t_power) sd / sqrt(seeds); sd is that of the paired differences."""
+    return (t_quantile(0.95, seeds - 1) + t_quantile(2 * power - 1, seeds - 1)) * sd / seeds ** 0.5
+
+
+def holm(ps):
+    """Holm's adjusted p: the i-th smallest of k times (k - i + 1), never below the one before."""
+    out, floor = [0.0] * len(ps), 0.0
+    for rank, i in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):
+        floor = out[i] = max(floor, min(1.0, (len(ps) - rank) * ps[i]))
+    return out
+
+
+def both_levels(d, resamples=4000):
+    """95 % interval of the mean of d (S, N) with seeds and problems drawn with replacement.
+
+    Ten seeds resampled vary too little, by sqrt((S - 1) / S) z / t, so their deviations are
+    widened by the inverse, as those of problems are in intervals.bootstrap.
+    """
+    S, N = d.shape
+    if S < 2:
+        return -math.inf, math.inf
+    generator = torch.Generator().manual_seed(0)
+    wide = math.sqrt(S / (S - 1)) * t_quantile(0.95, S - 1) / Z
+    d = d + (wide - 1) * (d.mean(1, keepdim=True) - d.mean())                     # (S, N)
+    weights = [torch.zeros(resamples, n).scatter_add_(
+        1, torch.randint(n, (resamples, n), generator=generator), torch.ones(resamples, n)
+    ).double() / n for n in (S, N)]                                               # (R, S), (R, N)
+    draws = ((weights[0] @ d) * weights[1]).sum(1)                                # (R,)
+    return tuple(torch.quantile(draws, torch.tensor([0.025, 0.975]).double()).tolist())

@@ -1,0 +1,85 @@
+"""Jobs in several processes, each of which takes many: imports and warm-up are paid once.
+
+A worker that dies, killed or crashed, loses the job it had, and no other. Ctrl-C reaches the one
+who started them alone, who then ends them by SIGTERM: a training run saves its last whole step. So
+they end when that one is gone, killed.
+"""
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from contextlib import suppress
+from multiprocessing.connection import wait
+
+
+def follow(parent):
+    """End this process once it has another parent."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def work(pipe, parent, job, mistake):
+    """A worker: cells in, lines out, until the pipe ends."""
+    os.setsid()  # out of the terminal's reach
+    threading.Thread(target=follow, args=(parent,), daemon=True).start()
+    while True:
+        try:
+            cell = pipe.recv()
+            try:
+                pipe.send({"line": job(cell)})
+            except mistake as error:
+                pipe.send({"mistake": str(error)})
+        except (EOFError, ConnectionError):
+            return
+
+
+def run_all(cells, job, jobs, done, mistake):
+    """Run job(cell) for every cell (a dict) in so many processes, done(cell, line) here; returns
+    the lost ones.
+
+    mistake: the class of exceptions that end all, raised here again; any other ends its worker. It
+    is raised, too, when the first three cells of all are lost, for then something else is wrong.
+    """
+    context = multiprocessing.get_context("spawn")  # CUDA cannot be forked
+    queue, idle, busy, lost, finished = list(cells), [], {}, [], 0
+    try:
+        while queue or busy:
+            while queue and len(busy) < jobs:
+                if not idle:
+                    here, there = context.Pipe()
+                    process = context.Process(target=work, args=(there, os.getpid(), job, mistake))
+                    process.start()
+                    there.close()  # or its end would never be seen
+                    idle.append((here, process))
+                pipe, process = idle.pop()
+                busy[pipe] = process, queue.pop(0)
+                with suppress(ConnectionError):  # it died while idle: `recv` below will say so
+                    pipe.send(busy[pipe][1])
+            for pipe in wait(list(busy)):
+                process, cell = busy[pipe]
+                try:
+                    reply = pipe.recv()
+                except (EOFError, ConnectionError):
+                    del busy[pipe]
+                    process.join()
+                    lost.append(cell)
+                    if not finished and len(lost) == 3:
+                        raise mistake(f"three workers died without a result; the last had {cell}; "
+                                      "what it said is above, or in its log.") from None
+                    continue
+                del busy[pipe]
+                idle.append((pipe, process))
+                if "mistake" in reply:
+                    raise mistake(f"{' '.join(map(str, cell.values()))}: {reply['mistake']}")
+                finished += 1
+                done(cell, reply["line"])
+    finally:
+        for pipe, _ in idle:
+            pipe.close()  # the end of a worker's work
+        for process, _ in busy.values():
+            process.terminate()
+        for process in [process for _, process in idle] + [process for process, _ in busy.values()]:
+            process.join()
+    return lost

@@ -1,0 +1,311 @@
+r"""The study: does token-level credit help, under controls, at a size that anyone can repeat?
+
+    python results/study.py --quick               # 2 methods x 3 seeds, CPU: a quarter of an hour
+    python results/study.py --plan                # the whole grid: what is missing, and how long
+    python results/study.py                       # runs what is missing, two cells at a time
+    python results/study.py --device cuda --jobs 8 --out results/study_card.jsonl
+    python results/study.py --grid real --device cuda --jobs 1 --model FOLDER --data TRAIN.jsonl \
+        --test TEST.jsonl --also="--max-new-tokens 512"
+    python results/tables.py                      # tables and figures, from the lines alone
+
+A cell is a command that you could type, `python grail.py --seed 3 --lr 0.0002 ...`, run in a worker
+process, and the evaluation of its snapshots. It becomes one line of results/study_GRID.jsonl, in
+full or not at all; a cell that is there is not run again, so stop and start as you like: the worker
+ends its step, and a cell that had saved a checkpoint goes on from it. A worker that is killed costs
+its cell, which the same command runs again. Three phases:
+
+    start     the untrained model on the held-out problems
+    sweep     each arm at each learning rate, seeds 100, 101, ...; scored on validation problems,
+              which are the last of the training file and are trained on by nobody
+    final     each arm at its best rate, seeds 0, 1, ...; scored along the curve and at the end
+
+What we left out, on purpose: the best point of a curve, sweeps of anything but the learning rate, a
+scheduler for several machines (--arms and --seeds cut the grid; JSONL lines can be joined).
+"""
+import argparse
+import functools
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import sys
+import time
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+os.environ["OMP_NUM_THREADS"] = "1"  # also of the workers; another number rounds otherwise
+os.environ["TQDM_DISABLE"] = "1"
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE)]
+import torch  # noqa: E402
+
+import evaluate  # noqa: E402
+import problems  # noqa: E402
+import tables  # noqa: E402
+from arms import ABLATIONS, ARMS  # noqa: E402
+from checkpoints import append, find, write  # noqa: E402
+from pool import run_all  # noqa: E402
+from problems import BadInput  # noqa: E402
+from runs import flags, parse  # noqa: E402
+
+# ------------------------------------------------------------------------------ the grids
+
+FEW, SWEEP_SEEDS = 4, (100, 101, 102)  # samples a problem, but at the end; seeds of no final cell
+
+# rate_of: whose sweep an arm takes its rate from, where that is not its own.
+GRIDS = {
+    "embedded": dict(arms=[*ARMS, *ABLATIONS], seeds=10, rates=[5e-5, 1e-4, 2e-4, 4e-4],
+                     steps=40, every=10, validation=500, curve=250, final=1000, samples=8,
+                     save_every=0, rate_of=dict.fromkeys(ABLATIONS, "grail")),
+    "quick": dict(arms=["grpo", "grail"], seeds=3, rates=[2e-4], steps=40, every=10, validation=500,
+                  curve=200, final=500, samples=4, save_every=0, rate_of={}),
+    "real": dict(arms=["grpo", "grail", "shuffled"], seeds=3, rates=[1e-6, 3e-6, 1e-5], steps=40,
+                 every=20, validation=200, curve=200, final=None, samples=4,
+                 save_every=10, rate_of=dict.fromkeys(("grail", "shuffled"), "grpo")),
+}
+
+
+def arguments(cell, setup):
+    """The command line of a cell, without --name: a list."""
+    sweep = cell["phase"] == "sweep"
+    argv = ["--model", setup["model"], "--data", setup["train"], "--device", setup["device"],
+            "--steps", setup["steps"], "--snapshot-every", 0 if sweep else setup["every"],
+            "--save-every", setup["save_every"], "--eval-problems", 0, "--seed", cell["seed"],
+            "--lr", f"{cell['rate']:g}"]
+    return [*map(str, argv), *shlex.split((ARMS | ABLATIONS)[cell["arm"]][1]),
+            *shlex.split(setup["also"])]
+
+
+def train(cell, setup, *more):
+    """Run the cell's script on its command line, in this process."""
+    script, _, *credit = (ARMS | ABLATIONS)[cell["arm"]]
+    script.main([*arguments(cell, setup), *map(str, more)], *credit)
+
+
+# ------------------------------------------------------------------------------ one cell
+
+
+def folder_of(cell, setup):
+    return Path(setup["work"]) / "{phase}-{arm}-{rate:g}-{seed}".format(**cell)
+
+
+def score(model, tokenizer, rows, step, samples, seed, config, temperature=1.0):
+    """One point: how many of the samples were right, a digit a problem, and how they look."""
+    found = evaluate.evaluate(
+        model, tokenizer, rows, samples=samples, seed=seed, temperature=temperature, quiet=True,
+        max_new_tokens=config.max_new_tokens, thinking=config.thinking,
+        batch_size=256 if model.device.type == "cpu" else 2048)
+    digits = {name: "".join(str(round(x * samples)) for x in found["per_problem"][column])
+              for name, column in (("right", "accuracy"), ("lenient", "lenient"))}
+    return {"step": step, "samples": samples, **digits, "length": round(found["mean_length"], 2),
+            "truncated": round(found["truncated"], 4)}
+
+
+def run_cell(cell, setup):
+    """Train and evaluate; returns the line (dict). What the scripts print goes to FOLDER.log."""
+    folder, began = folder_of(cell, setup), time.time()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{folder}.log", "a") as log, redirect_stdout(log), redirect_stderr(log):
+        script = (ARMS | ABLATIONS)[cell["arm"]][0]
+        config = parse(flags("grpo", ""), shlex.split(setup["also"]) + ["--model", setup["model"]])
+        line = {"cell": cell, "settings": setup["settings"]}
+        if cell["phase"] == "start":
+            at_end, tokenizer = problems.load_policy(setup["model"], setup["device"])
+            snapshots, metrics, step = [], [], 0
+        else:
+            try:
+                find(str(folder))
+                goes_on = ["--resume", folder]
+            except BadInput:  # no whole checkpoint, so from the start
+                shutil.rmtree(folder, ignore_errors=True)
+                goes_on = []
+            train(cell, setup, "--name", folder, *goes_on)
+            at_end, tokenizer = problems.load_policy(folder / "checkpoint", setup["device"])
+            metrics = [json.loads(text) for text in (folder / "metrics.jsonl").open()]
+            snapshots, step = sorted(folder.glob("snapshots/step_*")), metrics[-1]["step"]
+            shown = arguments(cell, {**setup, "model": Path(setup["model"]).name,
+                                     "train": Path(setup["train"]).name})
+            line["command"] = shlex.join(["python", f"{script.__name__}.py", *shown])
+            line["reward"] = [round(one["reward"], 4) for one in metrics]
+            line["weight_mean"] = round(sum(m["weight_mean"] for m in metrics) / len(metrics), 4)
+        trained, ask = time.time(), functools.partial(score, tokenizer=tokenizer, config=config)
+        held_out = problems.load_problems(setup["test"], "test")[:setup["final"]]
+        if cell["phase"] == "sweep":
+            rows = problems.load_problems(setup["validation_rows"])
+            line |= {"curve": [], "final": ask(at_end, rows=rows, step=step, samples=FEW, seed=0)}
+        else:
+            asked, line["curve"] = dict(rows=held_out[:setup["curve"]], samples=FEW), []
+            for path in snapshots:
+                if (at := int(path.name[5:])) < step:
+                    body = type(at_end).from_pretrained(path).to(at_end.device).eval()
+                    line["curve"].append(ask(body, step=at, seed=cell["seed"], **asked))
+            line["final"] = ask(at_end, rows=held_out, step=step, samples=setup["samples"],
+                                seed=cell["seed"])
+            line["greedy"] = ask(at_end, rows=held_out, step=step, samples=1, seed=cell["seed"],
+                                 temperature=0.0)
+        described = evaluate.describe(at_end, held_out)
+    line |= {"weights_sha256": described["weights_sha256"], "made_on": described["made_on"],
+             "tokens": round(sum(m["length"] for m in metrics) * config.prompts * config.group),
+             "seconds": {"train": round(trained - began, 1),
+                         "evaluate": round(time.time() - trained, 1)}}
+    line["made_on"]["load"] = round(os.getloadavg()[0], 1)
+    return line
+
+
+# ------------------------------------------------------------------------------ the grid
+
+
+def best_rate(arm, setup, lines):
+    """The rate of the highest mean validation accuracy, the lower of two alike; None if unknown."""
+    rates = sorted(setup["rates"])
+    if len(rates) == 1:
+        return rates[0]
+    found = {}
+    for line in lines:
+        cell = line["cell"]
+        if cell["phase"] == "sweep" and cell["arm"] == setup["rate_of"].get(arm, arm):
+            found.setdefault(cell["rate"], {})[cell["seed"]] = tables.scores(line["final"]).mean()
+    if any(len(found.get(rate, {})) < len(SWEEP_SEEDS) for rate in rates):
+        return None
+    return max(rates, key=lambda rate: float(sum(found[rate].values())))
+
+
+def cells_of(phase, setup, lines):
+    """The cells of a phase that have no line yet, seeds outermost: a stopped grid is even."""
+    arms, seeds = setup["arms"], range(setup["seeds"])
+    if phase == "start":
+        cells = [("grpo", 0, 0)]
+    elif phase == "sweep":
+        swept = dict.fromkeys(setup["rate_of"].get(arm, arm) for arm in arms)
+        rates = setup["rates"] if len(setup["rates"]) > 1 else []
+        cells = [(arm, rate, seed) for seed in SWEEP_SEEDS for rate in rates for arm in swept]
+    else:
+        cells = [(arm, best_rate(arm, setup, lines), seed) for seed in seeds for arm in arms]
+    wanted = [dict(phase=phase, arm=arm, rate=rate, seed=seed) for arm, rate, seed in cells]
+    return [cell for cell in wanted if cell not in [line["cell"] for line in lines]]
+
+
+def cost(cell, setup, lines):
+    """Seconds that a cell takes, by the mean of measured ones: same arm if any, else grpo."""
+    def points(phase):  # samples that an evaluation draws
+        few = FEW * setup["curve"] * ((setup["steps"] - 1) // setup["every"])
+        whole = setup["held_out"] * (setup["samples"] + 1)
+        return {"start": whole, "sweep": FEW * setup["validation"], "final": few + whole}[phase]
+
+    measured = [line for line in lines if line["cell"]["phase"] != "start"]
+    mine = [line for line in measured if line["cell"]["arm"] == cell["arm"]] or measured
+    train = sum(line["seconds"]["train"] for line in mine) / len(mine)
+    drawn = sum(len(point["right"]) * point["samples"] for line in measured
+                for point in line["curve"] + [line[k] for k in ("final", "greedy") if k in line])
+    rate = sum(line["seconds"]["evaluate"] for line in measured) / drawn
+    return train * (cell["phase"] != "start") + rate * points(cell["phase"])
+
+
+def prepare(args):
+    """The setup (dict) of a grid: settings, files; writes its training and validation problems."""
+    grid = GRIDS["quick" if args.quick else args.grid]
+    name = "quick" if args.quick else args.grid
+    if name == "real" and not (args.model and args.data and args.test):
+        raise BadInput("--grid real: needs --model FOLDER --data TRAIN.jsonl --test TEST.jsonl.")
+    rows = problems.load_problems(args.data or "arithmetic", "train")
+    held_out = problems.load_problems(args.test or "arithmetic", "test")
+    asked = {row["problem"] for row in held_out}
+    known, rows = len(rows), [row for row in rows if row["problem"] not in asked]
+    if len(rows) < known:
+        print(f"--data: {known - len(rows)} problems are in --test, too; nobody trains on them")
+    setup = {**grid, "model": args.model or "tiny", "device": args.device, "also": args.also,
+             "test": args.test or "arithmetic", "work": f"runs/study/{name}",
+             "held_out": len(held_out[:grid["final"]])}
+    parse(flags("grpo", ""), [*shlex.split(args.also), "--model", setup["model"]])  # or refuse now
+    if args.arms:
+        setup["arms"] = args.arms.split(",")
+        if not set(setup["arms"]) <= {*ARMS, *ABLATIONS}:
+            raise BadInput(f"--arms {args.arms}: there are {', '.join([*ARMS, *ABLATIONS])}.")
+    setup["seeds"] = args.seeds or setup["seeds"]
+    work, validation = Path(setup["work"]), min(grid["validation"], len(rows) // 5)
+    work.mkdir(parents=True, exist_ok=True)
+    for part, some in (("train", rows[:-validation]), ("validation_rows", rows[-validation:])):
+        setup[part] = str(work / f"{part}.jsonl")
+        write(Path(setup[part]), "".join(json.dumps(row) + "\n" for row in some))
+    texts = [[[row["problem"], row["answer"]] for row in part] for part in (rows, held_out)]
+    setup["settings"] = {
+        **{k: grid[k] for k in ("steps", "every", "validation", "curve", "final", "samples")},
+        "model": Path(setup["model"]).name, "also": args.also,
+        "device": torch.device(args.device).type,
+        "data_sha256": hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]}
+    return setup, Path(args.out or HERE / f"study_{name}.jsonl")
+
+
+def load(path, setup):
+    """The lines that are there. Raises BadInput if they were made with other settings."""
+    lines = tables.read(path)
+    for line in lines:
+        for k, value in setup["settings"].items():
+            if line["settings"].get(k) != value:
+                raise BadInput(f"--out {path}: its lines were made with {k} "
+                               f"{line['settings'].get(k)!r}, not {value!r}; take another file.")
+    return lines
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    add = parser.add_argument
+    add("--grid", default="embedded", choices=["embedded", "real"], help="which study")
+    add("--quick", action="store_true", help="the embedded grid cut to 2 methods and 3 seeds")
+    add("--plan", action="store_true", help="say what is missing and how long it takes, and stop")
+    add("--jobs", type=int, default=2, help="cells at a time")
+    add("--device", default="cpu", help="cpu or cuda")
+    add("--arms", default="", help="some of the arms, comma between")
+    add("--seeds", type=int, default=0, help="seeds of the final cells")
+    add("--model", default="", help="real: a folder")
+    add("--data", default="", help="real: a .jsonl file to train on, its last problems to validate")
+    add("--test", default="", help="real: a .jsonl file of held-out problems")
+    add("--also", default="", help='more flags for every cell, as --also="--max-new-tokens 512"')
+    add("--out", default="", help="the file of lines (results/study_GRID.jsonl)")
+    args = parser.parse_args(argv)
+    if args.jobs < 1 or args.seeds < 0:
+        raise BadInput(f"--jobs {args.jobs} --seeds {args.seeds}: at least 1 job; 0 seeds: all.")
+    setup, out = prepare(args)
+    job = functools.partial(run_cell, setup=setup)
+
+    def missing():  # a final cell whose sweep is not done has the rate None
+        lines = load(out, setup)
+        return [cell for phase in ("start", "sweep", "final")
+                for cell in cells_of(phase, setup, lines)]
+
+    def left():
+        seconds = sum(cost(cell, setup, load(out, setup)) for cell in missing()) / args.jobs
+        return f"{len(missing())} cells left, about {seconds / 60:.0f} min with --jobs {args.jobs}"
+
+    def done(cell, line):
+        append(out, [line])
+        shutil.rmtree(folder_of(cell, setup), ignore_errors=True)
+        accuracy = tables.scores(line["final"]).mean().item()
+        print(f"{cell['phase']} {cell['arm']} lr {cell['rate'] or 0:g} seed {cell['seed']}: "
+              f"{100 * accuracy:.1f} % in {sum(line['seconds'].values()):.0f} s"
+              + (f"; {left()}" if cell["phase"] != "start" else ""), flush=True)
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if args.plan:
+        if all(line["cell"]["phase"] == "start" for line in load(out, setup)):
+            first = next(cell for cell in missing() if cell["phase"] != "start")
+            run_all([first], job, 1, done, BadInput)  # a cell of the grid, so not in vain
+        unknown = {cell["arm"] for cell in missing()} - {
+            line["cell"]["arm"] for line in load(out, setup)}
+        print(left() + ("; not measured yet, so counted as the others: " * bool(unknown)
+                        + ", ".join(sorted(unknown))))
+        return
+    if out.exists():  # half a line, of a run that was killed, would swallow the next
+        os.truncate(out, out.read_bytes().rfind(b"\n") + 1)
+    while cells := [cell for cell in missing() if cell["rate"] is not None]:
+        lost = run_all(cells, job, args.jobs, done, BadInput)
+        if lost:
+            raise BadInput(f"{len(lost)} cells were lost with their workers ({lost[0]}, ...; logs "
+                           f"in {setup['work']}); the same command runs them again.")
+    print(tables.render(load(out, setup)))
+    print(f"lines: {out}; the tables of results/README.md: python results/tables.py")
+
+
+if __name__ == "__main__":
+    problems.run(main)

@@ -1,0 +1,350 @@
+r"""The study's tables and figures, made of its JSONL lines and of nothing else.
+
+    python results/tables.py                # rewrites README.md's tables and the figures beside it
+
+One line is one training run (see study.py): for every held-out problem it holds how many of the
+samples were right, as a string of digits, so all that is said here can be recomputed from it.
+
+What we left out, on purpose: bold type for winners, the best point of a curve, tests of each point.
+"""
+import json
+import math
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+import torch
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE)]
+import problems  # noqa: E402
+from intervals import pass_at_k  # noqa: E402
+from paired import Z, both_levels, detectable, holm, p_value, t_interval  # noqa: E402
+from problems import BadInput  # noqa: E402
+
+# The questions, each one family of tests: (title, [(B, A), ...]). An arm that was not run is left
+# out, and the family is as large as what was.
+FAMILIES = [
+    ("Against GRPO", [(arm, "grpo") for arm in (
+        "grail", "grail-released", "oar-g", "oar-p", "delta", "scrl", "grpo-std", "shuffled",
+        "level", "random")]),
+    ("Is it where the weights stand?", [("grail", "shuffled"), ("grail", "level"),
+                                        ("grail", "grail-released"), ("scrl", "grpo-std")]),
+    ("GRAIL with one choice changed", [(arm, "grail") for arm in (
+        "grail-predictor", "grail-all-tokens", "grail-no-boost", "grail-correct", "grail-both",
+        "grail-first", "grail-middle", "grail-last")]),
+]
+
+# ------------------------------------------------------------------------------ the lines
+
+
+def read(path):
+    """The lines of a file of cells, dicts; half a line at its end, of a killed run, is left out.
+
+    Raises BadInput for a line that is none of study.py's, and for a cell that is there twice.
+    """
+    raw, lines, seen = Path(path).read_bytes() if Path(path).exists() else b"", [], set()
+    for number, text in enumerate(raw[:raw.rfind(b"\n") + 1].splitlines(), 1):
+        try:
+            lines.append(json.loads(text))
+            cell = tuple(lines[-1]["cell"][k] for k in ("phase", "arm", "rate", "seed"))
+        except (ValueError, KeyError, TypeError):
+            raise BadInput(f"{path}, line {number}: no cell of study.py.") from None
+        if cell in seen:
+            raise BadInput(f"{path}, line {number}: {' '.join(map(str, cell))} is there twice.")
+        seen.add(cell)
+    return lines
+
+
+def scores(point, k=1):
+    """Pass@k of each problem, (N,) float64, of one evaluated point; Pass@1 is the accuracy."""
+    right = torch.tensor([int(digit) for digit in point["right"]])  # (N,)
+    return pass_at_k(right, point["samples"], k)
+
+
+def curve(line, k=1, start=None):
+    """{step: mean Pass@k} on the problems that were asked at every point of the curve.
+
+    start: the line of the untrained model, which all curves begin with.
+    """
+    points = [start["final"] if start else line["final"], *line["curve"], line["final"]]
+    shared = min(len(point["right"]) for point in points)
+    return {p["step"]: scores({**p, "right": p["right"][:shared]}, k).mean().item() for p in points}
+
+
+def by_arm(lines):
+    """{arm: {seed: line}}, arms in the order of FAMILIES, seeds in theirs."""
+    order, found = ["grpo", *(b for _, pairs in FAMILIES for b, _ in pairs)], {}
+    for line in sorted(lines, key=lambda x: (order.index(x["cell"]["arm"]), x["cell"]["seed"])):
+        if line["cell"]["phase"] == "final":
+            found.setdefault(line["cell"]["arm"], {})[line["cell"]["seed"]] = line
+    return found
+
+
+def mean_curve(seeds, k, start):
+    """The mean `curve` of an arm's {seed: line}."""
+    curves = [curve(line, k, start) for line in seeds.values()]
+    return {step: sum(c[step] for c in curves) / len(curves) for step in curves[0]}
+
+
+def untrained(lines):
+    """The line of the untrained model, or None."""
+    return next((line for line in lines if line["cell"]["phase"] == "start"), None)
+
+
+def at_the_end(line, column):
+    """Scores of the last step on all held-out problems, (N,); "curve": the curve's mean, (1,)."""
+    if column == "curve":  # its start, the same for all, is no point of it
+        points = curve(line)
+        return torch.tensor([sum(points.values()) / len(points)]).double()
+    point = line["greedy" if column == "greedy" else "final"]
+    return scores(point, point["samples"] if column == "pass" else 1)
+
+
+def stacked(seeds, column):
+    """`at_the_end` of an arm's {seed: line}, (S, N)."""
+    return torch.stack([at_the_end(line, column) for line in seeds.values()])
+
+
+def compared(arms, b, a, column="sampled"):
+    """B - A over the seeds that both have: a dict, differences as shares of 1; None without two."""
+    seeds = [seed for seed in arms.get(b, {}) if seed in arms.get(a, {})]
+    if len(seeds) < 2:
+        return None
+    x, y = (stacked({s: arms[arm][s] for s in seeds}, column) for arm in (b, a))  # (S, N) each
+    d = (x - y).mean(1)                                                           # (S,)
+    mean, low, high = t_interval(d)
+    return dict(b=b, a=a, seeds=len(seeds), mean=mean, low=low, high=high, p=p_value(d),
+                sd=d.std().item(), both=both_levels(x - y), detectable=detectable(d.std().item()))
+
+
+# ------------------------------------------------------------------------------ the text
+
+
+def table(head, rows):
+    """A Markdown table of lists of strings."""
+    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
+
+
+def percent(mean, *ends, sign=""):
+    """A share of 1 in per cent, with its interval if given."""
+    return f"{100 * mean:{sign}.1f}" + (" " + bracket(*ends, sign) if ends else "")
+
+
+def bracket(low, high, sign="+"):
+    """An interval in per cent."""
+    if not math.isfinite(low):
+        return "[one seed]"
+    return f"[{100 * low:{sign}.1f}, {100 * high:{sign}.1f}]"
+
+
+def p_text(p):
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def what_was_run(lines):
+    """How many cells of which phase, where, how long."""
+    phases = Counter(line["cell"]["phase"] for line in lines)
+    names = {"start": "of the untrained model", "sweep": "of the learning-rate sweep",
+             "final": "of the comparison"}
+    cells = ", ".join(f"{phases[k]} {name}" for k, name in names.items() if phases[k])
+    hours = sum(sum(line["seconds"].values()) for line in lines) / 3600
+    where = {f"{line['made_on']['device']}, torch {line['made_on']['torch']}" for line in lines}
+    return (f"{len(lines)} cells ({cells}); {' and '.join(sorted(where))}; {hours:.2f} "
+            "process-hours.")
+
+
+def sweep_table(lines):
+    """Mean validation accuracy by arm and learning rate, the chosen one marked; "" if no sweep."""
+    found, chosen = {}, {line["cell"]["arm"]: line["cell"]["rate"] for line in lines
+                         if line["cell"]["phase"] == "final"}
+    for line in lines:
+        if line["cell"]["phase"] == "sweep":
+            by_rate = found.setdefault(line["cell"]["arm"], {})
+            by_rate.setdefault(line["cell"]["rate"], []).append(scores(line["final"]).mean().item())
+    if not found:
+        return ""
+    rates = sorted({rate for by_rate in found.values() for rate in by_rate})
+    rows = [[arm, *(percent(sum(by[r]) / len(by[r])) + " *" * (chosen.get(arm) == r)
+                    if r in by else "" for r in rates)] for arm, by in found.items()]
+    edge = [arm for arm, by in found.items() if chosen.get(arm) in (rates[0], rates[-1])]
+    note = f" At the edge of the sweep: {', '.join(edge)}." if edge else ""
+    return ("\n**Learning rates**: accuracy in per cent on the validation split, mean over the "
+            f"sweep's own seeds; * is taken.{note}\n\n"
+            + table(["arm", *(f"{rate:g}" for rate in rates)], rows) + "\n")
+
+
+def main_table(arms):
+    """Every arm at its last step."""
+    rows = []
+    for arm, seeds in arms.items():
+        tokens = sum(line["tokens"] for line in seeds.values()) / len(seeds)
+        cells = [percent(*t_interval(stacked(seeds, column).mean(1)))
+                 for column in ("sampled", "greedy", "pass", "curve")]
+        rate = sorted({line["cell"]["rate"] for line in seeds.values()})
+        weight = sum(line["weight_mean"] for line in seeds.values()) / len(seeds)
+        rows.append([arm, ", ".join(f"{r:g}" for r in rate), str(len(seeds)), *cells,
+                     f"{weight:.2f}", f"{tokens / 1000:.0f} k"])
+    final = next(iter(next(iter(arms.values())).values()))["final"]
+    return ("\n**At the last step**, per cent with 95 % t intervals over seeds; "
+            f"{len(final['right']):,} held-out problems x {final['samples']} samples at T = 1, and "
+            "greedy; curve: the mean of the curve's points after the start.\n\n"
+            + table(["arm", "lr", "seeds", "sampled", "greedy", f"Pass@{final['samples']}", "curve",
+                     "mean weight", "tokens sampled"], rows) + "\n")
+
+
+def verdict(row, adjusted):
+    """A difference in plain words."""
+    b, a, points = row["b"], row["a"], percent(row["mean"], row["low"], row["high"], sign="+")
+    if adjusted < 0.05:
+        return f"{b} ends {'above' if row['mean'] > 0 else 'below'} {a}: {points} points."
+    more = (f" {row['seeds']} seeds say little." if row["seeds"] < 5 else
+            " One interval of so many leaves out 0 by chance." if row["p"] < 0.05 else "")
+    return f"{b} is not distinguishable from {a}: {points} points.{more}"
+
+
+def family_table(title, pairs, arms):
+    """One family of paired comparisons and the verdicts on them; "" if none of it was run."""
+    rows = [row for b, a in pairs if (row := compared(arms, b, a))]
+    if not rows:
+        return ""
+    adjusted = holm([row["p"] for row in rows])
+    cells = []
+    for row, p in zip(rows, adjusted):
+        other = [compared(arms, row["b"], row["a"], column) for column in ("greedy", "curve")]
+        cells.append([f"{row['b']} - {row['a']}", str(row["seeds"]),
+                      percent(row["mean"], row["low"], row["high"], sign="+"),
+                      bracket(*row["both"]), p_text(row["p"]), p_text(p),
+                      *(percent(o["mean"], o["low"], o["high"], sign="+") for o in other),
+                      f"{100 * row['sd']:.1f}", f"{100 * row['detectable']:.1f}"])
+    head = ["B - A", "seeds", "sampled", "both", "p", f"Holm, {len(rows)}", "greedy", "curve",
+            "sd over seeds", "detectable"]
+    said = "\n".join(f"- {verdict(row, p)}" for row, p in zip(rows, adjusted))
+    return f"\n**{title}**, points, paired over seeds.\n\n{table(head, cells)}\n\n{said}\n"
+
+
+def curve_table(arms, start):
+    """Accuracy and Pass@k along the curve, means over seeds."""
+    points = [point for seeds in arms.values() for line in seeds.values()
+              for point in line["curve"] + [line["final"]]]
+    k, shared = (min(sizes) for sizes in zip(*((p["samples"], len(p["right"])) for p in points)))
+    found = {arm: [mean_curve(seeds, i, start) for i in (1, k)] for arm, seeds in arms.items()}
+    steps = sorted({step for one, _ in found.values() for step in one})
+    rows = [[arm, *(f"{percent(one[step])} / {percent(many[step])}" for step in steps)]
+            for arm, (one, many) in found.items()]
+    return (f"\n**Along the curve**: accuracy / Pass@{k} after so many steps, mean over seeds, the "
+            f"first {shared} held-out problems.\n\n{table(['arm', *map(str, steps)], rows)}\n")
+
+
+def power(arms):
+    """What ten seeds could show, from the sd measured here."""
+    rows = [row for b, a in FAMILIES[0][1] + FAMILIES[2][1] if (row := compared(arms, b, a))]
+    if not rows:
+        return ""
+    seen = sorted(100 * row["detectable"] for row in rows)
+    span = f"{seen[0]:.1f}" + f" to {seen[-1]:.1f}" * (len(seen) > 1)
+    spread = sorted(100 * stacked(seeds, "sampled").mean(1).std().item()
+                    for seeds in arms.values() if len(seeds) > 1)
+    seeds = min(row["seeds"] for row in rows)
+    alone = (Z + 0.841621) * math.sqrt(2) * sum(spread) / len(spread)
+    return (f"\n**Power.** One arm's accuracy varies from seed to seed with an sd of "
+            f"{spread[0]:.1f} to {spread[-1]:.1f} points. With ten seeds an arm, the paired t test "
+            f"at 5 % would show a true difference of {span} points 4 times in 5, by the sd of the "
+            f"differences above{f' (of {seeds} seeds, so roughly)' * (seeds < 10)}; with one run "
+            f"an arm it would have to be {alone:.0f} points, were the sd known.\n")
+
+
+def render(lines):
+    """The whole section of a file of cells, Markdown."""
+    arms = by_arm(lines)
+    parts = [what_was_run(lines) + "\n", sweep_table(lines)]
+    if arms:
+        parts += [main_table(arms), *(family_table(*family, arms) for family in FAMILIES),
+                  curve_table(arms, untrained(lines)), power(arms)]
+    return "".join(parts)
+
+
+# ------------------------------------------------------------------------------ the figure
+
+# Okabe and Ito's palette, with dashes for those who print in grey.
+COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
+DASHES = ["", "6 3", "2 3", "9 3 2 3"]
+
+
+def figure(lines):
+    """SVG: the curves, mean over seeds, and the differences from GRPO with their t intervals."""
+    arms = by_arm(lines)
+    rows = [row for b, a in FAMILIES[0][1] if (row := compared(arms, b, a))]
+    curves = {arm: mean_curve(seeds, 1, untrained(lines)) for arm, seeds in arms.items()}
+    ticks = sorted({step for points in curves.values() for step in points})
+    out, bottom = [], 20 + 22 * max(12, len(arms))
+
+    def text(x, y, words, anchor="start"):
+        out.append(f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}">{words}</text>')
+
+    def line(x1, y1, x2, y2, style):
+        out.append(f'<path d="M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}" {style}/>')
+
+    grid = 'stroke="#999" stroke-width="0.5"'
+    text(40, 20, "held-out accuracy, sampled, %, by step")
+    for share in (0, 0.2, 0.4, 0.6, 0.8, 1.0):
+        y = bottom - (bottom - 40) * share
+        line(40, y, 340, y, grid)
+        text(36, y + 4, f"{100 * share:.0f}", "end")
+    for i, (arm, points) in enumerate(curves.items()):
+        style = (f'fill="none" stroke="{COLOURS[i % 7]}" stroke-width="2" '
+                 f'stroke-dasharray="{DASHES[i // 7 % 4]}"')
+        path = "L".join(f"{40 + 300 * step / ticks[-1]:.1f} {bottom - (bottom - 40) * share:.1f}"
+                        for step, share in sorted(points.items()))
+        out.append(f'<path d="M{path}" {style}/>')
+        y = 44 + 22 * i
+        line(355, y - 4, 385, y - 4, style)
+        text(390, y, f"{arm} ({len(arms[arm])})")
+    for step in ticks:
+        text(40 + 300 * step / ticks[-1], bottom + 18, str(step), "middle")
+    if rows:
+        widest = max(0.01, *(abs(row[end]) for row in rows for end in ("low", "high")))
+        text(560, 20, "minus grpo at the last step, points, 95 %")
+        line(760, 30, 760, bottom, grid)
+        for i, row in enumerate(rows):
+            y = 44 + 22 * i
+            low, mean, high = (760 + 110 * row[k] / widest for k in ("low", "mean", "high"))
+            text(640, y, row["b"], "end")
+            line(low, y - 4, high, y - 4, 'stroke="#000" stroke-width="1.5"')
+            out.append(f'<circle cx="{mean:.1f}" cy="{y - 4}" r="4"/>')
+        for sign in (-1, 0, 1):
+            text(760 + 110 * sign, bottom + 18, f"{100 * sign * widest:+.1f}", "middle")
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 890 {bottom + 40}" '
+            'font-family="sans-serif" font-size="13">\n'
+            f'<rect width="890" height="{bottom + 40}" fill="#fff"/>\n' + "\n".join(out)
+            + "\n</svg>\n")
+
+
+# ------------------------------------------------------------------------------ the README
+
+SECTION = re.compile(r"(<!-- made of (\S+\.jsonl) by tables\.py -->\n).*?(<!-- end -->)", re.S)
+
+
+def section(name):
+    """What belongs between the marks of this file of cells."""
+    lines = read(HERE / name)
+    if not lines:
+        return f"Not run yet: there is no results/{name}.\n"
+    picture = f"\n![curves and differences]({Path(name).stem}.svg)\n" if by_arm(lines) else ""
+    return render(lines) + picture
+
+
+def main():
+    readme = HERE / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    readme.write_text(SECTION.sub(lambda m: m[1] + section(m[2]) + m[3], text), encoding="utf-8")
+    for _, name, _ in SECTION.findall(text):
+        lines = read(HERE / name)
+        if by_arm(lines):
+            (HERE / name).with_suffix(".svg").write_text(figure(lines), encoding="utf-8")
+        print(f"results/{name}: {len(lines)} cells")
+
+
+if __name__ == "__main__":
+    problems.run(main)

@@ -1,0 +1,444 @@
+"""The study: arms that differ where they should, statistics by closed form, tables of its lines."""
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "results"))
+import arms  # noqa: E402
+import grail  # noqa: E402
+import grpo  # noqa: E402
+import paired  # noqa: E402
+import pool  # noqa: E402
+import problems  # noqa: E402
+import saliency  # noqa: E402
+import study  # noqa: E402
+import tables  # noqa: E402
+from problems import BadInput  # noqa: E402
+
+EVERY_ARM = [*arms.ARMS, *arms.ABLATIONS]
+
+# ------------------------------------------------------------------ statistics over seeds
+
+
+@pytest.mark.parametrize("df, quantile", [
+    (1, math.tan(math.pi * 0.95 / 2)), (2, 0.95 * math.sqrt(2 / (1 - 0.95 ** 2))), (9, 2.262157),
+    (10, 2.228139), (29, 2.045230)])
+def test_student_s_t_at_95_percent(df, quantile):
+    """df 1 and 2 have closed forms, the others are from printed tables. The series of intervals.py
+    is 3 % low at df = 2, where three seeds stand: an interval that excludes 0 too often."""
+    assert paired.t_quantile(0.95, df) == pytest.approx(quantile, rel=1e-6)
+    assert paired.t_inside(quantile, df) == pytest.approx(0.95, abs=1e-6)
+
+
+def test_a_t_interval_by_hand():
+    """1, 2, 6: mean 3, sd sqrt 7, so 3 +- 4.302653 sqrt(7 / 3). With the population's sd, or z for
+    t, it would be shorter by a fifth or a half."""
+    mean, low, high = paired.t_interval(torch.tensor([1.0, 2, 6]).double())
+    half = 4.302653 * math.sqrt(7 / 3)
+    assert (mean, low, high) == pytest.approx((3, 3 - half, 3 + half), rel=1e-6)
+    assert paired.t_interval(torch.tensor([0.5]).double())[1:] == (-math.inf, math.inf)
+
+
+def test_p_is_0_05_where_the_interval_touches_0():
+    """Interval and p are of one test: they may not contradict each other in a table."""
+    x = torch.tensor([0.1, 0.4, 0.3, -0.2, 0.7]).double()
+    mean, low, _ = paired.t_interval(x)
+    assert paired.p_value(x - low) == pytest.approx(0.05, abs=1e-6)
+    assert paired.p_value(torch.zeros(3).double()) == 1
+    assert paired.p_value(torch.ones(3).double()) == 0
+
+
+def test_holm_by_hand():
+    """0.01 x 3, then 0.03 x 2, then 0.04 x 1, which may not fall below the one before it."""
+    assert paired.holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
+    assert paired.holm([0.9, 0.6]) == [1, 1]
+
+
+@pytest.mark.parametrize("seeds", [3, 10])
+def test_the_detectable_difference_is_detected_four_times_in_five(seeds):
+    """20,000 simulated studies: the sum of two quantiles stands for the noncentral t, and gives
+    79.5 % at 10 seeds and 77 % at 3. With z for t it would give 70 and 35 %."""
+    torch.manual_seed(0)
+    true = paired.detectable(1.0, seeds)
+    d = true + torch.randn(20000, seeds).double()
+    seen = d.mean(1) / (d.std(1) / seeds ** 0.5) > paired.t_quantile(0.95, seeds - 1)
+    assert abs(seen.double().mean() - 0.8) < 0.04
+
+
+def test_both_levels_see_seeds_and_problems():
+    """Where only problems differ the interval is that of a mean of N numbers; where only seeds
+    differ it is the t interval; one that resampled problems alone would say 0 there."""
+    generator = torch.Generator().manual_seed(3)
+    problem = torch.randn(1, 400, generator=generator).double().expand(10, 400)
+    low, high = paired.both_levels(problem)
+    assert (high - low) / 2 == pytest.approx(1.96 * problem[0].std().item() / 20, rel=0.06)
+    seed = torch.randn(10, 1, generator=generator).double().expand(10, 400)
+    low, high = paired.both_levels(seed)
+    _, t_low, t_high = paired.t_interval(seed[:, 0])
+    assert (high - low) == pytest.approx(t_high - t_low, rel=0.1)
+
+
+# ------------------------------------------------------------------ lines and tables
+
+
+def line(arm, seed, right, samples=4, phase="final", rate=1e-4, greedy=None, curve=()):
+    point = {"step": 40, "samples": samples, "right": right}
+    return {"cell": {"phase": phase, "arm": arm, "rate": rate, "seed": seed}, "final": point,
+            "greedy": {"step": 40, "samples": 1, "right": greedy or "0" * len(right)},
+            "curve": [{"step": step, "samples": 4, "right": digits} for step, digits in curve],
+            "tokens": 1000, "weight_mean": 1, "seconds": {"train": 5, "evaluate": 1},
+            "made_on": {"device": "cpu", "torch": "x"}}
+
+
+def write(path, lines):
+    path.write_text("".join(json.dumps(one) + "\n" for one in lines))
+    return path
+
+
+def test_a_difference_is_paired_by_seed():
+    """Seeds vary by 50 points and B is 25 above A in each: paired, the sd of the difference is 0.
+    Seed 7 has no partner and is left out; unpaired, it would move the mean."""
+    lines = [line("grpo", 0, "00"), line("grpo", 1, "22"), line("grail", 1, "33"),
+             line("grail", 0, "11"), line("grail", 7, "44")]
+    row = tables.compared(tables.by_arm(lines), "grail", "grpo")
+    assert (row["seeds"], row["mean"], row["sd"]) == (2, 0.25, 0)
+    assert tables.compared(tables.by_arm(lines), "delta", "grpo") is None
+
+
+def test_columns_by_hand():
+    """4 samples, 1 and 3 right: accuracy 1/2, Pass@2 by counting pairs (3 + 6) / 12; the curve is
+    compared on the problems that all of its points have, here the first alone."""
+    one = line("grpo", 0, "13", greedy="01", curve=[(10, "4")])
+    assert tables.at_the_end(one, "sampled").tolist() == [0.25, 0.75]
+    assert tables.scores(one["final"], 2).mean().item() == pytest.approx((3 + 6) / 12)
+    assert tables.at_the_end(one, "pass").tolist() == [1, 1]
+    assert tables.at_the_end(one, "greedy").tolist() == [0, 1]
+    assert tables.curve(one) == {10: 1.0, 40: 0.25}
+    assert tables.stacked({0: one}, "curve").tolist() == [[0.625]]
+
+
+def test_the_text_says_what_the_numbers_say():
+    """B 50 points above A in ten seeds, with little spread, is "above"; of two seeds that disagree
+    it is "not distinguishable", whatever the mean. A is the second of the pair, not the first."""
+    def seeds(high):
+        return [line("grpo", s, "1" * 20) for s in range(len(high))] + [
+            line("grail", s, str(digit) * 20) for s, digit in enumerate(high)]
+
+    clear = tables.render(seeds([3, 3, 3, 3, 3, 3, 3, 3, 3, 4]))
+    assert "grail ends above grpo: +52.5" in clear and "not distinguishable" not in clear
+    assert "grail ends below grpo" in tables.render(seeds([0, 0, 0, 0, 0]))
+    assert "grail is not distinguishable from grpo" in tables.render(seeds([4, 0, 3]))
+
+
+def test_a_sweep_takes_the_best_mean_and_says_so_at_the_edge():
+    """Rate 2e-4 has the best single run and 1e-4 the best mean; of two alike the lower is taken; a
+    rate with a seed missing chooses nothing yet."""
+    setup = {"rates": [1e-4, 2e-4], "rate_of": {"grail-both": "grail"}}
+    found = {1e-4: "222", 2e-4: "041"}
+    lines = [line("grail", seed, digit, phase="sweep", rate=rate) for rate, digits in found.items()
+             for seed, digit in zip(study.SWEEP_SEEDS, digits)]
+    assert study.best_rate("grail", setup, lines) == 1e-4
+    assert study.best_rate("grail-both", setup, lines) == 1e-4
+    assert study.best_rate("grail", setup, lines[:-1]) is None
+    assert study.best_rate("grpo", setup, lines) is None
+    alike = [{**one, "final": lines[0]["final"]} for one in lines]
+    assert study.best_rate("grail", setup, alike) == 1e-4
+    text = tables.sweep_table(lines + [line("grail", 0, "1", rate=1e-4)])
+    assert "| grail | 50.0 * | 41.7 |" in text and "edge of the sweep: grail" in text
+
+
+def test_half_a_line_is_no_cell_and_a_doubled_one_is_an_error(tmp_path):
+    """A run that was killed while it wrote must not stop the next; a cell counted twice would make
+    a seed of one's own."""
+    path = write(tmp_path / "a.jsonl", [line("grpo", 0, "1")])
+    with path.open("a") as file:
+        file.write('{"cell": {"ph')
+    assert len(tables.read(path)) == 1
+    with pytest.raises(BadInput, match="twice"):
+        tables.read(write(path, [line("grpo", 0, "1")] * 2))
+    path.write_text('{"cell": 3}\n')
+    with pytest.raises(BadInput, match="line 1"):
+        tables.read(path)
+
+
+def test_the_page_is_what_its_lines_say():
+    """Every table and figure of results/README.md, made again from the JSONL: nobody typed one."""
+    text = (ROOT / "results/README.md").read_text(encoding="utf-8")
+    sections = list(tables.SECTION.finditer(text))
+    assert [m[2] for m in sections] == ["study_quick.jsonl", "study_embedded.jsonl",
+                                        "study_real.jsonl"]
+    for m in sections:
+        assert m[0] == m[1] + tables.section(m[2]) + m[3], f"run results/tables.py: {m[2]}"
+        lines, picture = tables.read(tables.HERE / m[2]), (tables.HERE / m[2]).with_suffix(".svg")
+        if lines:
+            assert picture.read_text(encoding="utf-8") == tables.figure(lines)
+    for arm in EVERY_ARM:
+        assert f"`{arm}`" in text
+
+
+def test_every_arm_is_in_a_question():
+    """An arm that no family names would be trained for hours and shown nowhere."""
+    named = {b for _, pairs in tables.FAMILIES for b, _ in pairs} | {"grpo"}
+    assert named == set(EVERY_ARM) == set(study.GRIDS["embedded"]["arms"])
+
+
+# ------------------------------------------------------------------ the arms
+
+
+def setup(**changed):
+    grid = study.GRIDS["embedded"]
+    return {**grid, "model": "tiny", "device": "cpu", "train": "arithmetic", "also": "", **changed}
+
+
+@pytest.mark.parametrize("arm", EVERY_ARM)
+def test_every_arm_has_the_same_budget(arm, monkeypatch):
+    """The config that reaches grpo.train, arm by arm: the same but for the method's own flags. A
+    default that differs in one script would be a second change in its comparison."""
+    script, seen = (arms.ARMS | arms.ABLATIONS)[arm][0], []
+    monkeypatch.setattr(script, "train", lambda config, *_, **__: seen.append(config))
+    monkeypatch.setattr(grail, "show", lambda summary: None)
+    study.train(dict(phase="final", arm=arm, rate=4e-4, seed=3), setup())
+    reference = vars(study.parse(study.flags("grpo", ""), ["--seed", "3", "--lr", "4e-4"]))
+    own = {"method", "name", "scale_by_std", "credit", "reward", "snapshot_every", "eval_problems",
+           "device"}
+    config = vars(seen[0])
+    assert {k: config[k] for k in reference if k not in own} == {
+        k: v for k, v in reference.items() if k not in own}
+    assert config["scale_by_std"] == (arm in ("scrl", "grpo-std"))
+    assert (config["credit"], config["reward"]) == ("shuffled" if arm == "shuffled" else "method",
+                                                    "random" if arm == "random" else "outcome")
+
+
+@pytest.fixture(scope="module")
+def forward():
+    """A live forward of six completions: five that take steps, three of them with A < 0, and one
+    that answers at a glance, with a single token before the box."""
+    model, tokenizer = problems.load_policy("tiny")
+    prompt = problems.build_prompt(tokenizer, "Start with 13, times 4, minus 8, add 9.")
+    rollouts = study.evaluate.sample(model, tokenizer, [prompt], samples=30, max_new_tokens=60)
+    starts = [span and span[0] for span in (
+        saliency.answer_span(tokenizer, ids, text)
+        for ids, text in zip(rollouts.sampled, rollouts.texts))]
+    rows = [i for i, start in enumerate(starts) if start and start > 4][:5] + [starts.index(1)]
+    return grpo.forward_pass(model, rollouts, rows, 1.0, tokenizer=tokenizer,
+                             texts=[rollouts.texts[i] for i in rows], rewards=torch.zeros(6),
+                             advantages=torch.tensor([-1, -1, -1, 1.0, 1, -1]))
+
+
+def credit_of(arm, forward):
+    config = SimpleNamespace(rows="wrong", leaf="embeddings", as_released=False)
+    chosen = (arms.ARMS | arms.ABLATIONS)[arm][2:] or [grail.credit]
+    return chosen[0](config)(forward)
+
+
+def place(forward):
+    """(before, content) masks (b, T) of the boxes, and GRAIL's weights."""
+    spans = [saliency.answer_span(forward.tokenizer, ids, text)
+             for ids, text in zip(forward.sampled, forward.texts)]
+    t = torch.arange(forward.completion_mask.shape[1])
+    before = torch.stack([t < (span[0] if span else 999) for span in spans])
+    content = torch.stack([(t >= span[1]) & (t < span[2]) if span else t < 0 for span in spans])
+    return before, content, credit_of("grail", forward)
+
+
+def test_level_keeps_each_completion_s_pull_and_no_more(forward):
+    """The sum of a completion's weights is GRAIL's, and within it all are alike: what is left is
+    the size of the step. A mean over the padded row would shrink short completions."""
+    w, mask, level = place(forward)[2], forward.completion_mask, credit_of("level", forward)
+    torch.testing.assert_close(level.sum(1), w.sum(1))
+    assert (w[:3].std(1) > 0.1).all() and (level * ~mask).abs().max() == 0
+    for row, on in zip(level, mask):
+        assert row[on].max() == row[on].min()
+
+
+def test_without_the_boost_only_the_content_changes(forward):
+    """5 becomes 1 on the content of wrong completions' boxes and nothing else moves."""
+    _, content, w = place(forward)
+    changed = credit_of("grail-no-boost", forward)
+    boosted = w == 5
+    assert boosted[:3].any() and (content[:3] <= boosted[:3]).all()
+    torch.testing.assert_close(changed, torch.where(content & boosted, 1.0, w))
+
+
+def test_statistics_over_all_tokens_by_hand(forward):
+    """Before the box: clip(1 + z / 2) with mean and std over the whole completion; from the box on
+    as GRAIL. The zeros after the box pull the mean down and flatten z."""
+    before, _, w = place(forward)
+    changed = credit_of("grail-all-tokens", forward)
+    torch.testing.assert_close(changed[3:], w[3:])
+    torch.testing.assert_close(changed * ~before, w * ~before)
+    spans = [saliency.answer_span(forward.tokenizer, ids, text)
+             for ids, text in zip(forward.sampled[:3], forward.texts)]
+    s = saliency.gradient_activation(forward, spans + [None] * 3).double()
+    for i in range(3):
+        n = len(forward.sampled[i])
+        logs = (s[i, :n] + 1e-8 * s[i].max()).log()
+        z = (logs - logs.mean()) / logs.std(unbiased=False)
+        expected = (1 + z / 2).clamp(0.5, 5)[:spans[i][0]]
+        torch.testing.assert_close(changed[i, :spans[i][0]], expected.float(), rtol=1e-4, atol=1e-4)
+
+
+def test_predictor_reads_one_position_before(forward):
+    """With the alignment changed and all else as it was, the weights are those of the shifted
+    saliency; without the change they are GRAIL's, and the ablation would compare it with itself."""
+    w, changed = place(forward)[2], credit_of("grail-predictor", forward)
+    assert (w - changed).abs().max() > 0.05
+    spans = [saliency.answer_span(forward.tokenizer, ids, text)
+             for ids, text in zip(forward.sampled, forward.texts)]
+    s = saliency.gradient_activation(forward, spans[:3] + [None] * 3, alignment="predictor")
+    expected = grail.grail_credit(s, forward.completion_mask, spans, forward.advantages)
+    torch.testing.assert_close(changed, expected)
+
+
+# ------------------------------------------------------------------ cells and workers
+
+
+JOBS = """
+import os, signal
+
+def double(cell):
+    if cell["n"] == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if cell["n"] == 4:
+        raise RuntimeError("a bug")
+    if cell["n"] == 5:
+        raise LookupError("five")
+    return 2 * cell["n"]
+
+def beat(cell):
+    import time
+    for _ in range(300):
+        with open("beats", "a") as file:
+            file.write(".")
+        time.sleep(0.1)
+
+if __name__ == "__main__":
+    import pool
+    pool.run_all([{"n": 1}], beat, 1, None, LookupError)
+"""
+
+
+def test_a_killed_worker_costs_its_cell_and_no_other(monkeypatch, tmp_path):
+    """The operating system kills one of two workers and a bug ends another: every other cell is
+    done, once, and the lost ones are named. concurrent.futures would have given up on all."""
+    (tmp_path / "jobs_of_a_test.py").write_text(JOBS)  # a module without imports: workers are quick
+    monkeypatch.syspath_prepend(tmp_path)
+    from jobs_of_a_test import double
+    found = {}
+    lost = pool.run_all([{"n": n} for n in (1, 2, 3, 4, 6, 7)], double, 2,
+                        lambda cell, line: found.update({cell["n"]: line}), LookupError)
+    assert sorted(cell["n"] for cell in lost) == [3, 4] and found == {1: 2, 2: 4, 6: 12, 7: 14}
+    with pytest.raises(LookupError, match="5: .*five"):
+        pool.run_all([{"n": 5}], double, 1, None, LookupError)
+    with pytest.raises(LookupError, match="three workers died"):
+        pool.run_all([{"n": 3}] * 9, double, 2, None, LookupError)
+
+
+def test_workers_do_not_outlive_the_one_who_started_them(tmp_path):
+    """That one is killed, by a time limit say. Workers that went on would train in a folder that
+    the next call of the same command removes under them."""
+    (tmp_path / "jobs_of_a_test.py").write_text(JOBS)
+    beats, path = tmp_path / "beats", os.pathsep.join([str(ROOT / "results"), str(tmp_path)])
+    main = subprocess.Popen([sys.executable, "jobs_of_a_test.py"], cwd=tmp_path,
+                            env={**os.environ, "PYTHONPATH": path})
+    deadline = time.time() + 20
+    while not beats.exists() and time.time() < deadline:
+        time.sleep(0.05)
+    main.kill()
+    main.wait()
+    time.sleep(2)
+    heard = beats.stat().st_size
+    time.sleep(0.5)
+    assert 0 < heard == beats.stat().st_size
+
+
+@pytest.fixture
+def here(monkeypatch, tmp_path):
+    """An empty folder, and cells that run in this process: a new one takes seconds to import."""
+    monkeypatch.chdir(tmp_path)
+    ran = []
+
+    def run_all(cells, job, jobs, done, mistake):
+        for cell in cells:
+            ran.append((cell["phase"], cell["arm"], cell["rate"], cell["seed"]))
+            done(cell, job(cell))
+        return []
+
+    monkeypatch.setattr(study, "run_all", run_all)
+    small = dict(arms=["grpo", "shuffled"], seeds=1, rates=[1e-4, 1e-3], steps=3, every=1,
+                 validation=6, curve=3, final=5, samples=2, save_every=0,
+                 rate_of={"shuffled": "grpo"})
+    monkeypatch.setitem(study.GRIDS, "real", small)
+    monkeypatch.setattr(study, "SWEEP_SEEDS", (100,))
+    for part, n in (("train", 40), ("test", 8)):
+        rows = (ROOT / f"data/arithmetic_{part}.jsonl").read_text().splitlines(keepends=True)[:n]
+        (tmp_path / f"{part}.jsonl").write_text("".join(rows))
+    argv = ["--grid", "real", "--model", str(ROOT / "data/tiny"), "--data", "train.jsonl", "--test",
+            "test.jsonl", "--out", "out.jsonl",
+            "--also=--max-new-tokens 40 --prompts 2 --group 4 --warmup 1"]
+    return argv, ran, tmp_path / "out.jsonl"
+
+
+def test_a_grid_end_to_end_and_once(here, capsys):
+    """Sweep, choice, final cells, with the embedded model for a real one. The same command again
+    runs nothing; with a line lost and half a line in its place, that cell alone; with other
+    settings, it refuses instead of mixing."""
+    argv, ran, out = here
+    study.main(argv)
+    phases = [phase for phase, *_ in ran]
+    assert phases == ["start"] + ["sweep"] * 2 + ["final"] * 2
+    lines = tables.read(out)
+    swept = {one["cell"]["rate"]: tables.scores(one["final"]).mean() for one in lines[1:3]}
+    chosen = max(swept, key=swept.get)
+    assert [one["cell"]["rate"] for one in lines[3:]] == [chosen, chosen]
+    final = lines[-1]
+    assert [point["step"] for point in final["curve"]] == [1, 2] and final["final"]["step"] == 3
+    assert [len(final["curve"][0]["right"]), len(final["final"]["right"])] == [3, 5]
+    assert len(lines[1]["final"]["right"]) == 6 and len(final["reward"]) == 3
+    assert "--credit shuffled" in final["command"]
+    assert not any(str(path) in json.dumps(lines) for path in (ROOT, out.parent))
+    assert final["tokens"] > 3 * 8 and not list(Path("runs/study/real").glob("final-*/"))
+    asked, kept = (set(Path(f"runs/study/real/{part}.jsonl").read_text().splitlines())
+                   for part in ("train", "validation_rows"))
+    assert len(asked) == 34 and len(kept) == 6 and not asked & kept
+
+    done = len(ran)
+    study.main(argv)
+    assert len(ran) == done
+    whole = out.read_text().splitlines(keepends=True)
+    out.write_text("".join(whole[:-1]) + whole[-1][:100])
+    study.main(argv)
+    assert ran[done:] == [("final", "shuffled", chosen, 0)]
+    again = tables.read(out)[-1]
+    assert (again["final"], again["weights_sha256"]) == (final["final"], final["weights_sha256"])
+    with pytest.raises(BadInput, match="also"):
+        study.main(argv[:-1] + ["--also=--max-new-tokens 30"])
+    capsys.readouterr()
+
+
+def test_a_cell_goes_on_from_its_checkpoint(here):
+    """A cell that was stopped after a save continues: the same line as one that was not, though its
+    first two steps ran before, and they are not run again."""
+    argv, _, out = here
+    args = SimpleNamespace(quick=False, grid="real", model=argv[3], data="train.jsonl", out="",
+                           test="test.jsonl", device="cpu", arms="", seeds=0, also=argv[-1][7:])
+    settings, _ = study.prepare(args)
+    cell = dict(phase="final", arm="grpo", rate=1e-3, seed=0)
+    unbroken = study.run_cell(cell, settings)
+    folder = study.folder_of(cell, settings)
+    study.shutil.rmtree(folder)
+    study.train(cell, {**settings, "steps": 2, "work": "x"}, "--name", folder)
+    before = (folder / "metrics.jsonl").read_text()
+    broken = study.run_cell(cell, settings)
+    assert (folder / "metrics.jsonl").read_text().startswith(before)
+    for key in ("final", "greedy", "curve", "reward", "weights_sha256", "tokens", "command"):
+        assert broken[key] == unbroken[key], key
