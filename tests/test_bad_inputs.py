@@ -405,6 +405,7 @@ def test_nothing_turns_foreign_code_on():
             assert "pickle.load" not in text, path
 
 
+@pytest.mark.slow
 def test_real_processes_end_alike(desk):
     """The same through __main__: exit code 2, one sentence on stderr, nothing on stdout."""
     commands = [["grail.py", "--group", "1"], ["verify.py", "5"], ["verify.py", "--table", "x"],

@@ -171,6 +171,7 @@ def test_completions_without_a_gradient_are_not_counted():
 # ------------------------------------------------------------------ in a run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("main, argv", [
     (oar.main, ["--credit", "shuffled", "--reward", "random", "--draws", "1"]),
     (delta.main, ["--credit", "shuffled"])])
@@ -201,6 +202,7 @@ def test_a_control_without_a_meaning_is_refused(main, argv, words, tmp_path, mon
         main([*SHORT, *argv])
 
 
+@pytest.mark.slow
 def test_the_controls_reach_every_method(tmp_path, monkeypatch):
     """--credit uniform makes grail.py's run grpo.py's; a coin changes grpo.py's rewards."""
     monkeypatch.chdir(tmp_path)

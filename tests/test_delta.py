@@ -268,6 +268,7 @@ def test_an_empty_range_is_grpo():
         torch.testing.assert_close(p.grad, g, rtol=1e-5, atol=1e-7 * float(g.abs().max()) + 1e-12)
 
 
+@pytest.mark.slow
 def test_delta_from_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     delta.main(["--steps", "2", "--prompts", "4", "--group", "4", "--eval-problems", "0",

@@ -576,6 +576,7 @@ def test_credit_asks_what_its_settings_promise(signal, as_released):
     assert found[0, :2].std() > 1e-3 and (found[1] == 1).all()
 
 
+@pytest.mark.slow
 def test_oar_from_the_command_line(tmp_path, monkeypatch, capsys):
     """Two steps on the embedded model: the line shows concentration and fall-backs."""
     monkeypatch.chdir(tmp_path)
@@ -641,6 +642,7 @@ def test_the_squared_effect_is_unbiased():
     assert mean == pytest.approx(.09)
 
 
+@pytest.mark.slow
 def test_the_fidelity_script_end_to_end(tmp_path, capsys):
     """A miniature: the random signal ranks nothing, OAR-P ranks itself, every figure has its
     interval; and too small a pool is one sentence."""

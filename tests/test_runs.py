@@ -108,6 +108,7 @@ def test_resume_is_the_unbroken_run_bit_for_bit(tmp_path, half):
     assert json.loads((half / "config.json").read_text())["steps"] == 4
 
 
+@pytest.mark.slow
 def test_controls_kl_and_recomputation_resume_bit_for_bit(tmp_path):
     """Each could hold something that a checkpoint lacks: coins and shuffles a generator's state,
     the KL its reference, several passes their old log-probs."""
@@ -171,6 +172,7 @@ def test_ctrl_c_in_a_terminal_does_not_reach_the_verifier():
     assert verify.in_process(b"", 20, group) != os.getpgid(0)
 
 
+@pytest.mark.slow
 def test_resume_keeps_the_first_score_and_makes_the_last(tmp_path):
     """A run stopped between its last step and its last score has lost only the score."""
     run("grpo", tmp_path, "--steps", 1, "--name", tmp_path / "a", "--eval-problems", 4)
@@ -423,6 +425,7 @@ def test_a_full_or_read_only_disk_never_costs_the_last_checkpoint(tmp_path):
         shutil.rmtree(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call, nth", [("write", 3), ("save", 0), ("rename", 1)])
 def test_a_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(call, nth, tmp_path, half,
                                                                      capsys):
@@ -726,6 +729,7 @@ def test_the_tiny_tokenizer_loses_nothing():
     assert size < 8e6
 
 
+@pytest.mark.slow
 def test_make_tiny_makes_all_of_it_again(tmp_path, monkeypatch):
     """The problem files come out byte for byte; two runs of a warm-up step give equal weights."""
     monkeypatch.syspath_prepend(ROOT / "data")

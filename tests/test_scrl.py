@@ -432,6 +432,7 @@ def test_gsm8k_keeps_its_solution(monkeypatch):
 # ------------------------------------------------------------------ end to end
 
 
+@pytest.mark.slow
 def test_two_steps_on_the_tiny_model(tmp_path, monkeypatch, capsys):
     """Both kinds of prompt are sampled, the log names the compliance, and a resumed run repeats the
     unbroken one bit for bit."""
@@ -451,6 +452,7 @@ def test_two_steps_on_the_tiny_model(tmp_path, monkeypatch, capsys):
     assert weights[0] == weights[1]
 
 
+@pytest.mark.slow
 def test_the_loop_trains_on_the_advantages_of_judge(tmp_path, monkeypatch):
     """With rewards that differ and advantages that are 0, plain GRPO would move the weights."""
     real = scrl.judge

@@ -343,6 +343,7 @@ def test_a_killed_worker_costs_its_cell_and_no_other(monkeypatch, tmp_path):
         pool.run_all([{"n": 3}] * 9, double, 2, None, LookupError)
 
 
+@pytest.mark.slow
 def test_workers_do_not_outlive_the_one_who_started_them(tmp_path):
     """That one is killed, by a time limit say. Workers that went on would train in a folder that
     the next call of the same command removes under them."""
@@ -388,6 +389,7 @@ def here(monkeypatch, tmp_path):
     return argv, ran, tmp_path / "out.jsonl"
 
 
+@pytest.mark.slow
 def test_a_grid_end_to_end_and_once(here, capsys):
     """Sweep, choice, final cells, with the embedded model for a real one. The same command again
     runs nothing; with a line lost and half a line in its place, that cell alone; with other
@@ -425,6 +427,7 @@ def test_a_grid_end_to_end_and_once(here, capsys):
     capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_a_cell_goes_on_from_its_checkpoint(here):
     """A cell that was stopped after a save continues: the same line as one that was not, though its
     first two steps ran before, and they are not run again."""
