@@ -61,7 +61,7 @@ def gated(gate_up):
 
 
 def draw_by_blocks(logits, u, temperature, width=256):
-    """rollout.draw for temperature > 0 and no cut-offs, with a running sum over V / 256 blocks only.
+    """rollout.draw for temperature > 0 without cut-offs; its running sum is over V / 256 blocks.
 
     logits (R, V), u (R,) float64 in (0, 1). Returns ids (R,) and logprobs (R,) fp32. First the
     block in which the distribution function reaches u, then the token inside it.
@@ -216,9 +216,9 @@ class Decoder:
         places = torch.arange(slots, device=device)[None]  # (1, slots)
         self.cos, self.sin = (x[0].contiguous() for x in base.rotary_emb(
             self.embedding[:1, None].float(), places))  # (slots, D) each
-        self.keys, self.values = (torch.zeros(  # (layers, rows, Hk, slots, D) each
-            len(self.layers), rows, c.num_key_value_heads, slots, D, dtype=self.dtype, device=device)
-            for _ in range(2))
+        shape = (len(self.layers), rows, c.num_key_value_heads, slots, D)
+        self.keys, self.values = (torch.zeros(shape, dtype=self.dtype, device=device)
+                                  for _ in range(2))  # (layers, rows, Hk, slots, D) each
         # Compiled for any number of rows; a process pays once.
         on_card = device.type == "cuda"
         self.attend = attend_on_card if on_card else attend
@@ -290,9 +290,9 @@ def speak(model, prompt_ids, prompt_mask, samples, keys, stops, max_new_tokens, 
         place.add_(alive.long())
         alive.logical_and_(~stopped & (t + 1 < T))
 
-    # Autocast off: everything is cast already, and inside a graph its cache of casts would go stale.
+    # Autocast off: all is cast already, and inside a graph its cache of casts would go stale.
     with torch.autocast(device.type, enabled=False):
-        R, graph, said = B, None, 0
+        R, graph = B, None
         for t in range(T):
             if t % 16 == 0 and t:
                 alive = int(state["alive"].sum())  # the one place that waits for the card

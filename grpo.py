@@ -131,7 +131,8 @@ def update(model, optimizer, rollouts, rewards, credit, config, tokenizer, refer
     def forward_of(rows, logprobs=None):
         with autocast:
             return forward_pass(model, rollouts, rows, config.temperature, config.compile,
-                                logprobs, tokenizer=tokenizer, texts=[rollouts.texts[i] for i in rows],
+                                logprobs, tokenizer=tokenizer,
+                                texts=[rollouts.texts[i] for i in rows],
                                 rewards=rewards.flatten()[rows], advantages=advantages[rows])
 
     if batch_credit is not None and batches:

@@ -90,7 +90,7 @@ def row_keys(seed, keys, samples, device="cpu"):
 
 def uniforms(keys, position):
     """One float64 in (0, 1) a row, (B,), for this position (int or (B,)) of the completion."""
-    steps = (torch.zeros_like(keys) + position + 1) * GOLDEN  # (B,) wraps at 2^64 as an int does not
+    steps = (torch.zeros_like(keys) + position + 1) * GOLDEN  # (B,) wraps at 2^64
     bits = scramble(keys + steps) >> 11 & (1 << 53) - 1   # (B,)
     return (bits.double() + 0.5) / 2 ** 53                # (B,)
 

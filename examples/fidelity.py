@@ -25,7 +25,6 @@ What we left out, on purpose: a trained checkpoint's figures (--model FOLDER has
 """
 import argparse
 import json
-import math
 import sys
 import time
 from pathlib import Path

@@ -28,7 +28,8 @@ def observe(pid):
     """(resident megabytes, open files) of a process, or None when it has just ended."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE") / 1e6, len(list(Path(f"/proc/{pid}/fd").iterdir()))
+        files = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+        return pages * os.sysconf("SC_PAGE_SIZE") / 1e6, files
     except (OSError, IndexError):
         return None
 

@@ -43,7 +43,7 @@ def test_the_kernel_attends_like_plain_pytorch(R, kv_heads, group, D, norm):
 
     slots = 300
     qkv = normal(R, (group + 2) * kv_heads * D).bfloat16()
-    keys, values = normal(9, kv_heads, slots, D).bfloat16(), normal(9, kv_heads, slots, D).bfloat16()
+    keys, values = (normal(9, kv_heads, slots, D).bfloat16() for _ in range(2))
     rows = torch.tensor([7, 0, 3, 8, 1], device="cuda")[:R]
     places = torch.tensor([0, 63, 64, 200, 299], device="cuda")[:R]
     norms = (normal(D).abs(), normal(D).abs()) if norm else (None, None)

@@ -15,7 +15,8 @@ def test_logits_of_a_decode_step_are_the_model_s(architecture, tied):
     with torch.no_grad():
         for name, p in model.named_parameters():  # norms of 1 and biases of 0 would hide mistakes
             if p.ndim == 1:
-                p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(len(name))) * .3)
+                g = torch.Generator().manual_seed(len(name))
+                p.add_(torch.randn(p.shape, generator=g) * .3)
         ids, mask = rollout.pad([[3, 4, 5, 6, 7], [8, 9]], 0, "right")
         decoder = decode.Decoder(model, 4, 12)
         decoder.keys.fill_(3.), decoder.values.fill_(3.)  # what nobody wrote must not be read
