@@ -28,7 +28,7 @@ import torch  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 
 KILLS = 20
-ARGV = ["--steps", "4", "--prompts", "4", "--group", "4", "--max-new-tokens", "16", "--warmup", "1",
+ARGV = ["--steps", "4", "--prompts", "4", "--group", "8", "--max-new-tokens", "24", "--warmup", "1",
         "--eval-problems", "0", "--save-every", "1", "--snapshot-every", "2"]
 
 
