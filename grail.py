@@ -124,7 +124,8 @@ def show(summary):
     ids, w = example["ids"], example["weights"]
     print(f"\nOne completion (reward {example['reward']:.0f}) of: "
           f"{problems.printable(example['problem'])}\n"
-          "blue: less of the advantage than GRPO gives, plain: the same, red: more\n")
+          "blue: less of the advantage than GRPO gives, plain: the same, red: more"
+          f"{'' if pages.in_colours() else ' (colours are off)'}\n")
     print(pages.coloured(saliency.pieces(tokenizer, ids), w, pages.in_colours()))
     both = {"GRPO": ([1.0] * len(ids), None), "GRAIL": (w, None)}
     shown = pages.entry(tokenizer, ids, example["problem"], example["reward"], both)

@@ -130,7 +130,7 @@ def main(argv=None):
         help="how the answer's shift is read, see saliency.answer_shift")
     add("--draws", type=int, default=4, help="OAR-G: draws of noise that are averaged")
     add("--replace", default="pad", choices=["pad", "mean"], help="OAR-P: token put in place")
-    add("--chunk", type=int, default=16, help="OAR-P: perturbed copies held at a time")
+    add("--chunk", type=int, default=64, help="OAR-P: perturbed copies held at a time")
     add("--as-released", default="no", choices=["no", "authors", "reproduction"],
         help="a public source's settings, see the docstring; overrides the flags above")
     config = parse(parser, argv)

@@ -287,7 +287,7 @@ def main(argv=None):
         raise problems.BadInput(f"{where} has no box, so there is no answer to ask about.")
     s = gradient_activation(forward, [span])[0]  # (T,)
     tokens = pieces(tokenizer, ids)
-    print("token   s_t, the twenty largest")
+    print("token   s_t, the twenty largest, in order of the text")
     for t in sorted(s.argsort(descending=True)[:20].tolist()):
         print(f"{t:5d} {s[t]:9.2e}  {tokens[t]!r}{'   the box' * (span[0] <= t < span[3])}")
     print("\nred: four times the median or more; blue: a quarter or less\n")
