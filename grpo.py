@@ -24,11 +24,12 @@ import problems
 import saliency
 import verify
 from checkpoints import find, save, snapshot, stop_at, watch
+from graphs import WIDTH, Graphs
 from problems import BadInput
 from rollout import sample
 from runs import (LOG, announce, check, flags, load_split, measure, open_run, parse, pick,
                   prompt_keys, recompute, record, report, warn, widest)
-from score import Forward, compile_layers, forward_pass, token_logprobs  # noqa: F401
+from score import Forward, forward_pass, on_card, token_logprobs  # noqa: F401
 
 # ------------------------------------------------------------------------------ the concept
 
@@ -120,7 +121,9 @@ def update(model, optimizer, rollouts, rewards, credit, config, tokenizer, refer
     # Alike signs together, for a credit of one sign then has whole batches to skip; then lengths.
     signs, total_tokens = (advantages > 0).tolist(), [sum(size) for size in rollouts.sizes]
     order.sort(key=lambda i: (signs[i], -total_tokens[i]))
-    batches = microbatches(order, total_tokens, config.tokens_per_microbatch)
+    width = WIDTH if config.compile else 1  # what a recording pads rows to
+    batches = microbatches(order, [-(-n // width) * width for n in total_tokens],
+                           config.tokens_per_microbatch)
     old, weights, ref = (torch.zeros(B, T, device=device) for _ in range(3))  # (B, T) each
     total = {name: torch.zeros((), device=device)  # read once a step: to read is to wait
              for name in ("loss", "clipped", "entropy", "tokens", "gap_sum", "gap_max", "kl")}
@@ -129,11 +132,12 @@ def update(model, optimizer, rollouts, rewards, credit, config, tokenizer, refer
     noted = {}  # sums of Forward.figures over the rows that have a gradient
 
     def forward_of(rows, logprobs=None):
+        at = on_card(rows, device)  # (b,)
         with autocast:
             return forward_pass(model, rollouts, rows, config.temperature, config.compile,
                                 logprobs, tokenizer=tokenizer,
                                 texts=[rollouts.texts[i] for i in rows],
-                                rewards=rewards.flatten()[rows], advantages=advantages[rows])
+                                rewards=rewards.flatten()[at], advantages=advantages[at])
 
     if batch_credit is not None and batches:
         with torch.no_grad():
@@ -163,7 +167,7 @@ def update(model, optimizer, rollouts, rewards, credit, config, tokenizer, refer
                 objective = objective - config.kl * penalty
                 total["kl"] += penalty.detach().sum()
             loss = -(objective * scale[rows, :t]).sum()
-            loss.backward()
+            (model.graphs.backward if config.compile else torch.Tensor.backward)(loss)
 
             on = forward.completion_mask
             total["loss"] += loss.detach()
@@ -183,7 +187,8 @@ def update(model, optimizer, rollouts, rewards, credit, config, tokenizer, refer
                     {"log-probabilities": old, "credit": weights, **gradients})
         torch.nn.utils.clip_grads_with_norm_(model.parameters(), config.grad_clip, norm)
         optimizer.step()
-        optimizer.zero_grad(set_to_none=True)  # 4 bytes a parameter, back before the next sampling
+        # 4 bytes a parameter, back before the next sampling, unless recordings hold on to them.
+        optimizer.zero_grad(set_to_none=not config.compile)
     total = {name: float(value) for name, value in total.items()}
     first = max(1.0, total["tokens"] / config.inner)
     on, credited = mask & counts[:, None], token_advantages * weights  # (B, T) each
@@ -241,7 +246,7 @@ def train(config, credit=uniform, ask=ask_once, judge=judge_outcome, batch_credi
     if config.checkpointing:
         recompute(model)
     if config.compile:
-        compile_layers(model)
+        model.graphs = Graphs(model, config.tokens_per_microbatch)
     announce(config, model, tokenizer, prompts[0], len(rows), longest)
     if saved == 0:
         report(folder, before=measure(model, tokenizer, held_out, config, "before"))

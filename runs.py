@@ -73,11 +73,9 @@ def flags(method, description):
     add("--reward", default="outcome", choices=["outcome", "random"],
         help="control: a fair coin in place of the verdict")
     add("--grad-clip", type=float, default=1.0, help="largest gradient norm")
-    add("--tokens-per-microbatch", type=int, default=2560,
-        help="tokens a forward, padding counted: memory and speed, not gradient")
+    add("--tokens-per-microbatch", type=int, default=2560, help="tokens a forward, with padding")
     add("--compile", action=argparse.BooleanOptionalAction,
-        default=False, help="torch.compile the layers, on CUDA: a minute or more once, then an "
-        "update takes two thirds of the time and less memory")
+        default=False, help="on CUDA: fuse and record the layers (graphs.py); a minute once")
     add("--checkpointing", action="store_true", help="recompute activations: less memory, slower")
     add("--eval-problems", type=int, default=200, help="held-out problems before and after")
     add("--eval-samples", type=int, default=1, help="sampled completions for each of them")
@@ -134,6 +132,8 @@ def check(config):
     if config.temperature <= 0:
         raise BadInput(f"--temperature {config.temperature}: greedy rollouts are all alike; "
                        "take 1.0.")
+    if config.compile and config.checkpointing:
+        raise BadInput("--checkpointing: recordings of --compile keep what they compute; take one.")
     least = dict.fromkeys(("steps", "prompts", "max_new_tokens", "inner", "tokens_per_microbatch",
                            "eval_samples"), 1)
     least |= dict.fromkeys(("lr", "warmup", "clip_low", "clip_high", "kl", "eval_problems",

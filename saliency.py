@@ -13,8 +13,7 @@ answer plays no part. effective_sample_size_ratio and top_mass say how concentra
     python saliency.py                           # one completion of the tiny model, coloured
     python saliency.py --model FOLDER --problem "What is 2 + 2?" --completion answer.txt
 
-The box's last token and all that follow get exactly 0, by causality: they cannot have moved the
-answer.
+The box's last token and what follows get exactly 0: they cannot have moved the answer.
 
 What we left out, on purpose: integrated gradients, attention maps.
 """
@@ -131,16 +130,14 @@ def input_gradient(forward, spans, draws=4, sigma=1e-3, seed=0, outcome="mean", 
         K = answer_shift(clean, clean embeddings + delta), the clean distribution a constant
 
     At delta = 0 the gradient of a KL is 0, hence the noise: to first order the gradient is H delta,
-    H the Hessian of K. A draw is thus one random projection of what matters, which may miss an
-    important token; the ranks of two draws agree badly, of two means over many well. Noise depends
-    on (seed, draw, the completion's ids) alone, not on micro-batches or padding.
+    H the Hessian of K. A draw is thus one random projection of what matters, and may miss it; means
+    over many agree. Noise depends on (seed, draw, the completion's ids) alone, not on padding.
 
-    forward, spans: as in gradient_activation. Rows with something in the box are run again: once
-    for the clean distribution, then forward and backward to the embeddings once a draw, beside the
-    policy's own graph: activations of two forwards. No parameter's .grad is touched. A row whose
-    answer moves by less than fp32 rounding gets zeros. reproduced: as declare-lab/grail, noise on
-    and scores of the positions that predict the completion, times the noisy embedding, for all of
-    the box, marker included.
+    forward, spans: as in gradient_activation. The clean distribution is the forward's own; each
+    draw is another forward and a backward to the embeddings, beside the policy's own graph, so the
+    activations of two forwards are held. No parameter's .grad is touched. A row whose answer moves
+    by less than fp32 rounding gets zeros. reproduced: as declare-lab/grail, noise on and scores of
+    the positions that predict the completion, times the noisy embedding, for all of the box.
     """
     scores = torch.zeros(forward.logprobs.shape, device=forward.logprobs.device)  # (b, T)
     rows = [i for i, span in enumerate(spans) if span and span[1] < span[2]]
@@ -148,35 +145,33 @@ def input_gradient(forward, spans, draws=4, sigma=1e-3, seed=0, outcome="mean", 
         return scores
     answers = [(spans[i][0], spans[i][3]) if reproduced else spans[i][1:3] for i in rows]
     firsts = forward.place[rows, 0].tolist()  # where completion token 0 stands
-    length = max(first + b - 1 for first, (_, b) in zip(firsts, answers))
-    clean = forward.embeddings.detach()[rows, :length]  # (r, length, H) past it: no effect
+    clean = forward.embeddings.detach()  # (b, L, H)
     noised = [slice(first - 1, first + b - 1) if reproduced else slice(first, first + spans[i][0])
               for i, first, (_, b) in zip(rows, firsts, answers)]
     ids = [forward.completion_ids[i, a:b] for i, (a, b) in zip(rows, answers)]
-    texts = [forward.sampled[i] for i in rows]
-    where = [(m, first + t - 1) for m, first in enumerate(firsts) for t in range(*answers[m])]
-    n, t = torch.tensor(where, device=scores.device).T  # (K,) each, where the answers are predicted
+    where = [(i, first + u - 1, u) for i, first, (a, b) in zip(rows, firsts, answers)
+             for u in range(a, b)]
+    i, t, u = torch.tensor(where, device=scores.device).T  # (K,) each, token u of row i is at t + 1
 
-    def answer_logits(embeddings):
-        with torch.autocast(scores.device.type, torch.bfloat16, enabled=scores.is_cuda):
-            hidden = forward.body(inputs_embeds=embeddings, use_cache=False).last_hidden_state
-        return forward.head(hidden[n, t].to(clean.dtype)).split([len(y) for y in ids])  # r (K, V)
+    def logits(hidden):
+        return forward.head(hidden.to(clean.dtype)).split([len(y) for y in ids])  # r (K, V)
 
-    with torch.no_grad():
-        before = answer_logits(clean)
+    with torch.no_grad():  # the policy's own: run again in another shape, it would differ a little
+        before = logits(forward.hidden[i, u])
     for draw in range(draws):
-        noise = torch.zeros_like(clean)  # (r, length, H)
-        for m, at in enumerate(noised):
-            noise[m, at] = sigma * normals((seed, draw, texts[m]), clean[m, at])
-        leaf = (clean + noise).requires_grad_()  # (r, length, H)
-        after = answer_logits(leaf)
+        noise = torch.zeros_like(clean)  # (b, L, H)
+        for n, at in zip(rows, noised):
+            noise[n, at] = sigma * normals((seed, draw, forward.sampled[n]), clean[n, at])
+        leaf = (clean + noise).requires_grad_()  # (b, L, H)
+        with torch.autocast(scores.device.type, torch.bfloat16, enabled=scores.is_cuda):
+            hidden = forward.body(inputs_embeds=leaf, use_cache=False).last_hidden_state
+        after = logits(hidden[i, t])
         K = sum(answer_shift(a, b, y, outcome) for a, b, y in zip(before, after, ids))
-        gradient, = torch.autograd.grad(K, leaf)  # (r, length, H)
-        score = (gradient * (leaf.detach() if reproduced else clean)).sum(-1).abs()  # (r, length)
-        for m, (i, at) in enumerate(zip(rows, noised)):
-            moved = (before[m].softmax(-1) - after[m].detach().softmax(-1)).abs().sum(-1).max()
-            if moved > 1e-6:
-                scores[i, :at.stop - at.start] += score[m, at] / draws
+        gradient, = torch.autograd.grad(K, leaf)  # (b, L, H)
+        score = (gradient * (leaf.detach() if reproduced else clean)).sum(-1).abs()  # (b, L)
+        for n, at, a, b in zip(rows, noised, before, after):
+            moved = (a.softmax(-1) - b.detach().softmax(-1)).abs().sum(-1).max()
+            scores[n, :at.stop - at.start] += score[n, at] * (moved > 1e-6) / draws
     return scores * forward.completion_mask
 
 
@@ -191,7 +186,8 @@ def perturbation(forward, spans, outcome="mean", replace="pad", chunk=16):
     """
     scores = torch.zeros(forward.logprobs.shape, device=forward.logprobs.device)    # (b, T)
     pad = torch.tensor([forward.tokenizer.pad_token_id], device=scores.device)      # (1,)
-    body, training = forward.body, forward.body.training
+    autocast = torch.autocast(scores.device.type, torch.bfloat16, enabled=scores.is_cuda)
+    body, training, caches = forward.body, forward.body.training, {}  # a cache for each prompt
     body.eval()  # no dropout, and no checkpointing, which may switch the cache off
     for i, span in enumerate(spans):
         if not span or span[1] == span[2]:
@@ -202,15 +198,20 @@ def perturbation(forward, spans, outcome="mean", replace="pad", chunk=16):
         ids = forward.completion_ids[i, content:close]      # (K,)
         substitute = (body.get_input_embeddings()(pad)[0] if replace == "pad" else
                       row[first:first + start].mean(0))     # (H,)
-        cache, cached = DynamicCache(config=body.config), 0
+        prompt = tuple(forward.ids[i, :first].tolist())
+        with autocast:  # by place: transformers 5.24 renamed the fourth argument
+            if prompt not in caches:
+                caches[prompt] = DynamicCache(config=body.config)
+                body(None, None, None, caches[prompt], row[None, :first], use_cache=True)
+        cache, cached = copy.deepcopy(caches[prompt]), first
         for begin in range(first, first + start, chunk - 1):
             end = min(begin + chunk - 1, first + start)
             copies = row[begin:].repeat(end - begin + 1, 1, 1)  # (c + 1, n - begin, H), last: clean
             here = torch.arange(end - begin)                    # (c,)
             copies[here, here] = substitute.to(row.dtype)
-            with torch.autocast(scores.device.type, torch.bfloat16, enabled=scores.is_cuda):
-                # By place: transformers 5.24 renamed the fourth argument.
-                body(None, None, None, cache, row[None, cached:begin], use_cache=True)
+            with autocast:
+                if begin > cached:
+                    body(None, None, None, cache, row[None, cached:begin], use_cache=True)
                 branch, cached = copy.deepcopy(cache), begin
                 branch.batch_repeat_interleave(len(copies))
                 out = body(None, None, None, branch, copies, use_cache=True)

@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 @dataclass
 class Forward:
     """The live forward of b rows of at most L tokens: what a credit function may look at."""
+    ids: torch.Tensor              # (b, L) prompt, completion, padding
     embeddings: torch.Tensor       # (b, L, H) output of the embedding layer, in the graph
     hidden_states: tuple           # (b, L, H) each: embeddings, block outputs; None if compiled
     place: torch.Tensor            # (b, T) where completion token t stands in the row of L
@@ -51,32 +52,35 @@ def scores(logits, y, temperature):
     return logits.gather(1, y[:, None])[:, 0] - normaliser, entropy
 
 
-fused_scores = torch.compile(scores, dynamic=True)  # --compile: no (chunk, V) in fp32
+def on_card(values, device):
+    """A tensor of these numbers there, sent without waiting for what the card still has to do."""
+    values = torch.as_tensor(values)
+    waits = device.type == "cuda" and values.device.type == "cpu"
+    return values.pin_memory().to(device, non_blocking=True) if waits else values.to(device)
 
 
-def compile_layers(model):
-    """torch.compile each layer of the model, for any batch and length; sampling does not use it."""
-    # A saliency backward comes before the loss's: what the graph saved must survive the first.
-    torch._functorch.config.donated_buffer = False
-    for layer in model.base_model.layers:
-        layer.compile(dynamic=True)
-
-
-def token_logprobs(hidden, head, ids, mask, temperature=1.0, chunk=512, compiled=False):
+def token_logprobs(hidden, head, ids, mask, temperature=1.0, chunk=512, count=None, fused=None):
     """log pi(token | what came before) at this temperature, without ever holding (B, T, V).
 
     hidden (B, T, H) at the positions that PREDICT the tokens ids (B, T), so no shift is left to the
     caller; mask (B, T) bool. Returns logprobs (B, T) fp32 with gradient and entropy (B, T) without;
-    both 0 off the mask. The head runs on `chunk` tokens at a time and again in the backward.
+    both 0 off the mask. The head runs on `chunk` tokens at a time and again in the backward. count:
+    how many are on the mask, for a caller that knows; else the card is asked, which is to wait.
+    fused(h, y, temperature): in place of all this (--compile).
     """
     def head_on(h, y):
-        return (fused_scores if compiled else scores)(head(h), y, temperature)
+        return scores(head(h), y, temperature)
 
-    h, y = hidden[mask], ids[mask]  # (M, H), (M,)
-    parts = [checkpoint(head_on, h[i:i + chunk], y[i:i + chunk], use_reentrant=False)
-             for i in range(0, max(1, len(y)), chunk)]
+    count = int(mask.sum()) if count is None else count
+    on = mask.flatten().int().argsort(descending=True, stable=True)[:count]  # (M,)
+    h, y = hidden.flatten(0, 1).index_select(0, on), ids.flatten()[on]       # (M, H), (M,)
+    if fused:
+        logprobs, entropy = fused(h, y, temperature)  # (M,) each
+    else:
+        parts = [checkpoint(head_on, h[i:i + chunk], y[i:i + chunk], use_reentrant=False)
+                 for i in range(0, max(1, len(y)), chunk)]
+        logprobs, entropy = (torch.cat(part) for part in zip(*parts))  # (M,) each
     zeros = torch.zeros(ids.shape, device=ids.device)  # (B, T)
-    logprobs, entropy = (torch.cat(part) for part in zip(*parts))  # (M,) each
     return zeros.masked_scatter(mask, logprobs), zeros.masked_scatter(mask, entropy)
 
 
@@ -90,7 +94,7 @@ def forward_pass(model, rollouts, rows, temperature, compiled=False, logprobs=No
     """
     sizes = [rollouts.sizes[int(i)] for i in rows]  # from the CPU: to ask the card is to wait
     sampled = [rollouts.sampled[int(i)] for i in rows]
-    rows = torch.as_tensor(rows, device=rollouts.lengths.device)  # (b,)
+    rows = on_card(rows, rollouts.lengths.device)  # (b,)
     T = max(completion for _, completion in sizes)
     mask, completion_ids = rollouts.completion_mask[rows, :T], rollouts.completion_ids[rows, :T]
     ids = torch.cat([rollouts.prompt_ids[rows], completion_ids], 1)  # (b, P + T)
@@ -101,16 +105,19 @@ def forward_pass(model, rollouts, rows, temperature, compiled=False, logprobs=No
     place = prompt_lengths + torch.arange(T, device=ids.device)  # (b, T)
     place = place.clamp(max=ids.shape[1] - 1)  # (b, T) beyond a row's end anything will do
     embeddings = model.get_input_embeddings()(ids)  # (b, L, H)
-    out = model.base_model(inputs_embeds=embeddings, use_cache=False,
-                           output_hidden_states=not compiled)
-    hidden = out.last_hidden_state.gather(
-        1, (place - 1)[:, :, None].expand(-1, -1, embeddings.shape[2]))  # (b, T, H)
+    if compiled:
+        last, hidden_states = model.graphs(embeddings), None  # (b, L, H)
+    else:
+        out = model.base_model(inputs_embeds=embeddings, use_cache=False, output_hidden_states=True)
+        last, hidden_states = out.last_hidden_state, out.hidden_states
+    hidden = last.gather(1, (place - 1)[:, :, None].expand(-1, -1, last.shape[2]))  # (b, T, H)
     head = model.get_output_embeddings()
     if logprobs is None:
         logprobs, entropy = token_logprobs(hidden, head, completion_ids, mask, temperature,
-                                           compiled=compiled)
+                                           count=sum(n for _, n in sizes),
+                                           fused=model.graphs.head if compiled else None)
     else:
         logprobs, entropy = logprobs[rows, :T], None
-    return Forward(embeddings, out.hidden_states, place, hidden, head, temperature, logprobs,
+    return Forward(ids, embeddings, hidden_states, place, hidden, head, temperature, logprobs,
                    entropy, completion_ids, mask, rows=rows, sampled=sampled, body=model.base_model,
                    **about)

@@ -10,12 +10,15 @@ end. Parts:
 
     sampling   rollout.sample, 64 and 256 rows; the first call compiles and is given apart
     generate   Hugging Face's generate with a static cache, compiled, on bf16 weights
-    update     grpo.update: layers as they are, compiled, and with lengths spread over 1/8 to all
-    methods    the step (sampling + update) of each method, by turns, over GRPO's
+    update     grpo.update as it is, and with lengths spread over 1/8 to all
+    methods    the step (sampling + update) of each method, by turns, over GRPO's; OAR-P's credit
+               is timed on 8 rows, and its step counted as if all took as long
     long       8 rows of 4,096 tokens, GRAIL
+    compiled   grpo.update with --compile at several budgets, then whole steps
     trl        TRL's GRPOTrainer, its own sampler, if it can be imported
 
-Seconds are medians of --repeat calls after one to warm up, peaks the most that was allocated.
+Seconds are medians of --repeat calls after one to warm up, peaks the most that was allocated, the
+warm-up included, plus the pools that recorded CUDA graphs keep.
 """
 import argparse
 import gc
@@ -34,11 +37,11 @@ from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import delta  # noqa: E402
 import grail  # noqa: E402
+import graphs  # noqa: E402
 import grpo  # noqa: E402
 import oar  # noqa: E402
 import rollout  # noqa: E402
 import saliency  # noqa: E402
-import score  # noqa: E402
 
 SHAPE = dict(vocab_size=151_936, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28,
              num_attention_heads=16, num_key_value_heads=8, head_dim=128)
@@ -47,7 +50,8 @@ SMALL = dict(vocab_size=500, hidden_size=64, intermediate_size=128, num_hidden_l
 SETTINGS = dict(
     scale_by_std=False, mask_truncated=False, loss="token", kl=0.0, inner=1, temperature=1.0,
     clip_low=0.2, clip_high=0.28, grad_clip=1.0, lr=1e-6, as_released=False, leaf="embeddings",
-    rows="wrong", seed=0, gradient="head-row", refinements=1, signal="gradient", outcome="mean")
+    rows="wrong", seed=0, gradient="head-row", refinements=1, outcome="mean", replace="pad",
+    chunk=64, draws=1)
 
 
 class Ids:
@@ -143,7 +147,8 @@ def trl_step(args, config, device):
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
-    add("--parts", default="sampling,generate,update,methods,long,trl", help="see the docstring")
+    add("--parts", default="sampling,generate,update,methods,long,compiled,trl",
+        help="see the docstring")
     add("--rows", type=int, default=64, help="B, in groups of 8")
     add("--prompt", type=int, default=128, help="P, tokens of a prompt")
     add("--tokens", type=int, default=512, help="T, tokens of a completion")
@@ -199,47 +204,47 @@ def main(argv=None):
         settings = SimpleNamespace(
             **SETTINGS, compile=compiled, max_new_tokens=out.completion_ids.shape[1],
             tokens_per_microbatch=budget or args.tokens_per_microbatch)
-        with torch.compiler.set_stance("default" if compiled else "force_eager"):
-            grpo.update(model, optimizer, out, rewards_of(len(out.texts), device), credit,
-                        settings, None, **more)
+        grpo.update(model, optimizer, out, rewards_of(len(out.texts), device), credit,
+                    settings, Ids(), **more)
 
     for rows in (args.rows, 4 * args.rows) if "sampling" in parts else (args.rows,):
         seconds, peak = timed(lambda: draw(rows, args.tokens), device, args.repeat + 1)  # noqa: B023
         note(f"sampling_{rows}", {
             "first_seconds": seconds[0], "seconds": statistics.median(seconds[1:]), "peak_gb": peak,
             "tokens_per_second": rows * args.tokens / statistics.median(seconds[1:])})
-    if cuda:
-        score.compile_layers(model)
 
-    def measure_update(name, tokens, **options):
-        first, _ = timed(lambda: update(**options), device)
-        seconds, peak = timed(lambda: update(**options), device, args.repeat)
+    def measure(name, tokens, work):
+        if cuda:
+            torch.cuda.empty_cache()
+        first, warm = timed(work, device)
+        seconds, peak = timed(work, device, args.repeat)
+        pools = [] if not cuda else [segment["total_size"] for segment in torch.cuda.memory_snapshot()
+                                     if tuple(segment["segment_pool_id"]) != (0, 0)]
         note(name, {"first_seconds": first[0], "seconds": statistics.median(seconds),
-                    "tokens_per_second": tokens / statistics.median(seconds), "peak_gb": peak})
+                    "tokens_per_second": tokens / statistics.median(seconds),
+                    "peak_gb": max(warm, peak + sum(pools) / 1e9)})
 
+    all_tokens = args.rows * (args.prompt + args.tokens)
     if "update" in parts:
-        all_tokens = args.rows * (args.prompt + args.tokens)
-        twice = 2 * args.tokens_per_microbatch
-        measure_update("update", all_tokens)
-        measure_update("update_twice_the_microbatch", all_tokens, budget=twice)
-        measure_update("update_compiled", all_tokens, compiled=cuda)
-        measure_update("update_compiled_twice_the_microbatch", all_tokens, compiled=cuda,
-                       budget=twice)
+        measure("update", all_tokens, update)
+        measure("update_twice_the_microbatch", all_tokens,
+                lambda: update(budget=2 * args.tokens_per_microbatch))
         out = made[args.rows, args.tokens]
         spread = torch.linspace(args.tokens // 8, args.tokens, args.rows).long()[
             torch.randperm(args.rows)].to(device)
         uneven = rollout.Rollouts(out.prompt_ids, out.prompt_mask, out.completion_ids, spread,
                                   out.finished, out.logprobs, out.texts)
-        measure_update("update_uneven_lengths", args.rows * args.prompt + int(spread.sum()),
-                       rollouts=uneven)
+        measure("update_uneven_lengths", args.rows * args.prompt + int(spread.sum()),
+                lambda: update(rollouts=uneven))
 
     def boxed(tokens):  # 12 tokens near the end, in every row
         end = tokens - 4
         saliency.answer_span = lambda *_: (end - 12, end - 9, end - 1, end)
 
-    settings = SimpleNamespace(**SETTINGS, draws=1)
+    settings = SimpleNamespace(**SETTINGS)
     methods = {"grpo": {}, "grail": {"credit": grail.credit(settings)},
-               "oar_g_one_draw": {"credit": oar.credit(settings)},
+               "oar_g_one_draw": {"credit": oar.credit(
+                   SimpleNamespace(**SETTINGS, signal="gradient"))},
                "delta": {"batch_credit": delta.batch_credit(settings)}}
     if "methods" in parts:
         boxed(args.tokens)
@@ -260,6 +265,14 @@ def main(argv=None):
         for name in methods:
             note(f"{name}_over_grpo", {key: result[f"step_{name}"][key] / max(base[key], 1e-9)
                                        for key in ("seconds", "update_seconds", "peak_gb")})
+        draw(8, args.tokens)
+        every = oar.credit(SimpleNamespace(**SETTINGS, signal="perturbation"))
+        (plain, dear), peaks = zip(*(
+            timed(lambda: update(credit, made[8, args.tokens]), device, 2)  # noqa: B023
+            for credit in (grpo.uniform, every)))
+        more = (dear[1] - plain[1]) * args.rows / 8
+        note("oar_p_over_grpo", {"seconds": 1 + more / base["seconds"], "seconds_more": more,
+                                 "peak_gb_of_8_rows": peaks[1]})
     if "long" in parts:
         seconds, peak = timed(lambda: draw(8, args.long), device, 2)
         note("long_sampling", {"tokens_per_second": 8 * args.long / seconds[1], "peak_gb": peak})
@@ -267,6 +280,19 @@ def main(argv=None):
         seconds, peak = timed(lambda: update(rollouts=made[8, args.long], **methods["grail"]),
                               device, 2)
         note("long_update_grail", {"seconds": seconds[1], "peak_gb": peak})
+    if "compiled" in parts:
+        made = {key: made[key] for key in [(args.rows, args.tokens)]}
+        model.graphs = graphs.Graphs(model, 0)
+        for quarters in (2, 3, 4, 8):
+            budget = model.graphs.tokens = args.tokens_per_microbatch * quarters // 4
+            measure(f"update_compiled_{budget}", all_tokens,
+                    lambda: update(compiled=True, budget=budget))  # noqa: B023
+        for name in ("grpo", "grail"):
+            boxed(args.tokens)
+            model.graphs.tokens = args.tokens_per_microbatch
+            measure(f"step_{name}_compiled", args.rows * args.tokens, lambda: (
+                draw(args.rows, args.tokens),
+                update(compiled=True, **methods[name])))  # noqa: B023
 
 
 if __name__ == "__main__":

@@ -287,9 +287,10 @@ def linear_forward(before):
     b = [0.] * before + [1., .8, 0.] + [0.] * 4
     head = torch.nn.Linear(1, 2, bias=False, dtype=torch.float64)
     head.weight.data = torch.tensor([[1.], [0.]], dtype=torch.float64)
-    T = len(e) - 1
+    T, body, embeddings = len(e) - 1, Running(b), torch.tensor([e], dtype=torch.float64)[..., None]
     return SimpleNamespace(
-        embeddings=torch.tensor([e], dtype=torch.float64)[..., None], body=Running(b), head=head,
+        embeddings=embeddings, body=body, hidden=body(embeddings).last_hidden_state[:, :-1],
+        head=head,
         place=torch.arange(1, T + 1)[None], logprobs=torch.zeros(1, T),
         completion_ids=torch.zeros(1, T, dtype=torch.int64), sampled=[[0] * T],
         completion_mask=torch.ones(1, T, dtype=torch.bool))

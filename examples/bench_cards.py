@@ -1,0 +1,118 @@
+"""Seconds of a training step on one card and on two: TRL with our weights, by accelerate.
+
+    python examples/bench_cards.py --out cards.json            # needs two cards and TRL: 5 minutes
+    python examples/bench_cards.py --runs 2x64 --credit none
+    python examples/bench_cards.py --small --runs 1x16,2x16 --tokens 24 --steps 2     # a CPU
+
+A run NxB is `accelerate launch --num_processes N` and B completions a step over all cards, so 1x64
+against 2x64 is the same work on twice the cards. Random weights in the exact Qwen3-0.6B shape, every
+completion at its full length with a box of 12 tokens near its end and half of them right, so that
+every row has a gradient and a signal. TRL samples by its default, Hugging Face's generate, whose
+time hardly falls with the rows; what two cards share is the update. The first step warms up and is
+left out of the median. At the end, all processes must hold the same weights, to the bit.
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+from datasets import Dataset
+from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+from trl import GRPOConfig
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import saliency  # noqa: E402
+from bench import SHAPE, SMALL  # noqa: E402
+from trl_grail import CreditGRPOTrainer  # noqa: E402
+
+
+def half_right(completions, **_):
+    return [float(i % 2) for i in range(len(completions))]
+
+
+def worker(args):
+    """One of the processes that accelerate starts: trains, and the first of them writes --out."""
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    rows = int(args.runs.partition("x")[2]) // processes  # completions a step on this card
+    cuda = torch.cuda.is_available() and not args.small
+    torch.manual_seed(0)
+    model = Qwen3ForCausalLM(Qwen3Config(**(SMALL if args.small else SHAPE), pad_token_id=0,
+                                         tie_word_embeddings=True, eos_token_id=None))
+    tokenizer = AutoTokenizer.from_pretrained(Path(__file__).parent.parent / "data" / "tiny")
+    text = tokenizer.decode(tokenizer("1+" * args.prompt).input_ids[:args.prompt])
+    T = args.tokens
+    saliency.answer_span = lambda *_: (T - 16, T - 13, T - 5, T - 4)
+    trainer = CreditGRPOTrainer(
+        model, half_right, processing_class=tokenizer, credit=args.credit,
+        train_dataset=Dataset.from_list([{"prompt": text}] * 64),
+        args=GRPOConfig(
+            "trl-bench", max_steps=args.steps, per_device_train_batch_size=8,
+            gradient_accumulation_steps=rows // 8, num_generations=8, max_completion_length=T,
+            learning_rate=1e-6, bf16=cuda, generation_kwargs={"min_new_tokens": T},
+            save_strategy="no", report_to="none", disable_tqdm=True, use_cpu=not cuda))
+    stamps, step = [], trainer.training_step
+
+    def stamped(*a, **k):
+        if cuda:
+            torch.cuda.synchronize()
+        stamps.append(time.perf_counter())
+        return step(*a, **k)
+
+    trainer.training_step = stamped
+    trainer.train()
+    if cuda:
+        torch.cuda.synchronize()
+    starts = stamps[::rows // 8] + [time.perf_counter()]
+    seconds = [b - a for a, b in zip(starts, starts[1:])]
+    weights = trainer.accelerator.unwrap_model(trainer.model).parameters()
+    mine = torch.stack([p.detach().double().sum() for p in weights])           # (parameters,)
+    all_of = trainer.accelerator.gather(mine[None])                            # (N, parameters)
+    if trainer.accelerator.is_main_process:
+        logs = [line for line in trainer.state.log_history if "credit/fallback" in line]
+        Path(args.out).write_text(json.dumps({
+            "processes": processes, "completions": rows * processes, "step_seconds": seconds,
+            "median_step_seconds": statistics.median(seconds[1:]),
+            "peak_gb": torch.cuda.max_memory_allocated() / 1e9 if cuda else 0.0,
+            "credit_fallback": logs[-1]["credit/fallback"] if logs else None,
+            "same_weights": bool((all_of == all_of[0]).all())}))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    add = parser.add_argument
+    add("--runs", default="1x64,2x64,2x128", help="processes x completions a step, comma between")
+    add("--credit", default="grail", choices=["grail", "oar-g", "delta", "none"])
+    add("--steps", type=int, default=10)
+    add("--prompt", type=int, default=128, help="tokens of a prompt")
+    add("--tokens", type=int, default=256, help="tokens of a completion")
+    add("--small", action="store_true", help="a model of 0.1 M parameters, on the CPU")
+    add("--out", default="cards.json")
+    add("--worker", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        return worker(args)
+    result = {"card": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+              "torch": torch.__version__, "arguments": vars(args)}
+    for run in args.runs.split(","):
+        n, part = run.partition("x")[0], args.out + ".part"
+        if int(run.partition("x")[2]) % (8 * int(n)):
+            parser.error(f"--runs {run}: completions must be 8 or a multiple a process.")
+        subprocess.run(
+            ["accelerate", "launch", "--num_processes", n, "--num_machines", "1",
+             "--dynamo_backend", "no", "--mixed_precision", "no" if args.small else "bf16",
+             *(["--multi_gpu"] if int(n) > 1 else []), __file__, "--worker", *sys.argv[1:],
+             "--runs", run, "--out", part], check=True,  # more cards than processes: TRL refuses
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(int(n))))})
+        result[run] = json.loads(Path(part).read_text())
+        Path(part).unlink()
+        print(run, json.dumps(result[run]), flush=True)
+        Path(args.out).write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

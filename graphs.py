@@ -1,0 +1,206 @@
+r"""A micro-batch's forward and backward as CUDA graphs: three launches in place of thousands.
+
+    python grail.py --model Qwen/Qwen3-0.6B --compile
+
+A kernel of a small model runs for some microseconds, and Python needs longer than that to launch
+one, so the card waits. A CUDA graph is a recording of launches, addresses included, that is played
+without Python. Recorded once a shape, after torch.compile has fused what stands between the matrix
+products:
+
+    forward     embeddings -> what the LM head reads
+    saliency    the gradient of that -> the gradient of the embeddings, weights left alone
+    backward    the same, and added to every weight's .grad
+
+The LM head stays outside, for its shape follows the completions; its softmax and the gradient of
+that are a fused kernel each. Three rules:
+
+  * A row is padded to a multiple of 64 tokens, and rows are added up to the budget: a dozen shapes.
+  * Recorded addresses must stay: .grad is set to zero, never freed, and inputs are copied in.
+  * All recordings share one pool of memory, so a forward ends the life of the one before it.
+
+What we left out, on purpose: sliding windows, dropout, and gradient checkpointing, all refused.
+"""
+from types import SimpleNamespace
+
+import torch
+from torch.nn.functional import linear, pad
+
+import decode
+from problems import BadInput
+
+WIDTH = 64  # tokens
+
+# ------------------------------------------------------------------------------ the layers
+
+
+def through_layers(body, x):
+    """body(inputs_embeds=x) for plain causal attention, (b, L, H) -> (b, L, H), and no question to
+    the card: Hugging Face's own asks it at every forward whether rows are packed, and waits."""
+    places = torch.arange(x.shape[1], device=x.device)[None]  # (1, L)
+    turns = body.rotary_emb(x, places)                        # cos, sin (1, L, D) each
+    for layer in body.layers:
+        x = layer(x, attention_mask=None, position_ids=places, position_embeddings=turns)
+    return body.norm(x)  # (b, L, H)
+
+
+class Replay(torch.autograd.Function):
+    """x (rows, length, H) -> hidden (rows, length, H), both ways by playing what was recorded."""
+
+    @staticmethod
+    def forward(ctx, x, graphs, recorded):
+        graphs.turn += 1
+        ctx.graphs, ctx.recorded, ctx.turn = graphs, recorded, graphs.turn
+        recorded.x.copy_(x)
+        recorded.forward.replay()
+        return recorded.hidden.clone()  # (rows, length, H)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        graphs, recorded = ctx.graphs, ctx.recorded
+        if ctx.turn != graphs.turn:
+            raise RuntimeError("these activations are gone: a later forward or backward took them")
+        recorded.gradient.copy_(gradient)
+        if graphs.accumulate:
+            recorded.backward.replay()
+            graphs.turn += 1  # the last backward frees as it goes
+        else:
+            recorded.saliency.replay()
+        return recorded.dx.clone(), None, None  # (rows, length, H)
+
+
+class Graphs:
+    """The layers of `model`, for micro-batches of about `tokens` tokens: embeddings -> hidden.
+
+    A backward through it stops at the embeddings, unless it is started by `backward(loss)`. Raises
+    BadInput for models that it is not made for.
+    """
+
+    def __init__(self, model, tokens):
+        self.lm_head = model.get_output_embeddings()
+        if not decode.supports(model) or self.lm_head.bias is not None:
+            raise BadInput("--compile: made for Llama, Qwen2 and Qwen3 on a CUDA card with Triton; "
+                           "leave it out for this model.")
+        # A saliency backward comes before the loss's: what the graph saved must survive the first.
+        torch._functorch.config.donated_buffer = False
+        self.body, self.tokens, self.buffers = model.base_model, tokens, []
+        self.weights = [*self.body.layers.parameters(), *self.body.norm.parameters()]
+        self.pool, self.recorded = torch.cuda.graph_pool_handle(), {}
+        self.turn, self.accumulate, self.gradients = 0, False, []
+        for layer in self.body.layers:
+            layer.compile(dynamic=True)
+
+    def __call__(self, embeddings):
+        """embeddings (b, L, H), in the graph -> what the LM head reads, (b, L, H)."""
+        b, L, _ = embeddings.shape
+        length = -(-L // WIDTH) * WIDTH
+        shape = max(b, self.tokens // length), length
+        if shape not in self.recorded:
+            with torch.enable_grad():
+                self.recorded[shape] = self.record(*shape, embeddings.detach())
+        x = pad(embeddings, (0, 0, 0, length - L, 0, shape[0] - b))  # (rows, length, H)
+        return Replay.apply(x, self, self.recorded[shape])[:b, :L]   # (b, L, H)
+
+    def head(self, h, y, temperature):
+        """log pi(y) of what the head reads, h (M, H), in the graph, and entropy: (M,) each."""
+        return Head.apply(h, self.lm_head.weight, y, temperature)
+
+    def backward(self, loss):
+        """loss.backward(), the one that fills the weights' .grad."""
+        if any(w.grad is not g for w, g in zip(self.weights, self.gradients)):
+            raise RuntimeError("recordings hold on to .grad: zero_grad(set_to_none=False)")
+        self.accumulate = True
+        loss.backward()
+        self.accumulate = False
+
+    def record(self, rows, length, like):
+        """Three graphs of this shape, and the tensors they read and write."""
+        n, H = rows * length, like.shape[2]
+        if not self.buffers or len(self.buffers[0]) < n:  # four, not one: each counts its versions
+            self.buffers = [like.new_zeros(max(n, self.tokens), H) for _ in range(4)]
+        x, hidden, gradient, dx = (part[:n].view(rows, length, H) for part in self.buffers)
+        leaf = x.detach().requires_grad_()  # (rows, length, H)
+        for weight in self.weights:
+            weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
+        self.gradients = self.gradients or [weight.grad for weight in self.weights]
+
+        def forward():
+            # A cast kept from outside the recording would be replayed as it was then.
+            with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
+                return through_layers(self.body, leaf)  # (rows, length, H)
+
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):  # compiles, and lets libraries take their memory
+                out = forward()
+                nothing = torch.zeros_like(out)  # gradients of 0: .grad stays as it is
+                torch.autograd.grad(out, leaf, nothing, retain_graph=True)
+                torch.autograd.backward(out, nothing, inputs=[leaf, *self.weights])
+            del out
+        torch.cuda.current_stream().wait_stream(side)
+        leaf.grad = None
+        made = SimpleNamespace(x=x, hidden=hidden, gradient=gradient, dx=dx, **{
+            name: torch.cuda.CUDAGraph() for name in ("forward", "saliency", "backward")})
+        with torch.cuda.graph(made.forward, pool=self.pool):
+            out = forward()
+            hidden.copy_(out.detach())
+        with torch.cuda.graph(made.saliency, pool=self.pool):
+            dx.copy_(torch.autograd.grad(out, leaf, gradient.to(out.dtype), retain_graph=True)[0])
+        with torch.cuda.graph(made.backward, pool=self.pool):
+            torch.autograd.backward(out, gradient.to(out.dtype), inputs=[leaf, *self.weights])
+            dx.copy_(leaf.grad)
+        return made
+
+
+# ------------------------------------------------------------------------------ the LM head
+
+
+@torch.compile(dynamic=True)
+def read(logits, y, temperature):
+    """log pi(y), entropy and log of the softmax's sum, (M,) each, of logits (M, V) in bf16."""
+    logits = logits.float() / temperature          # (M, V)
+    top = logits.amax(-1, keepdim=True)            # (M, 1)
+    e = (logits - top).exp()                       # (M, V)
+    total = e.sum(-1)                              # (M,)
+    normaliser = top[:, 0] + total.log()           # (M,)
+    entropy = normaliser - (e * logits).sum(-1) / total  # (M,)
+    return logits.gather(1, y[:, None])[:, 0] - normaliser, entropy, normaliser
+
+
+@torch.compile(dynamic=True)
+def slope(logits, y, normaliser, g, temperature):
+    """Gradient in the logits of sum g log pi(y): g (onehot(y) - pi) / temperature, (M, V) bf16."""
+    pi = (logits.float() / temperature - normaliser[:, None]).exp()         # (M, V)
+    onehot = y[:, None] == torch.arange(logits.shape[1], device=y.device)   # (M, V)
+    return ((g / temperature)[:, None] * (onehot.float() - pi)).bfloat16()  # (M, V)
+
+
+class Head(torch.autograd.Function):
+    """h (M, H), weight (V, H), y (M,) -> log pi(y), entropy, (M,) each, `chunk` tokens at a time.
+
+    The backward runs the head again, so no logits are kept, but its softmax not: one number a token
+    was. The weight's gradient is summed in fp32.
+    """
+    chunk = 1024
+
+    @staticmethod
+    def forward(ctx, h, weight, y, temperature):
+        h, low = h.bfloat16(), weight.bfloat16()  # (M, H), (V, H)
+        with torch.autocast("cuda", enabled=False):
+            parts = [read(linear(some, low), some_y, temperature)
+                     for some, some_y in zip(h.split(Head.chunk), y.split(Head.chunk))]
+        logprobs, entropy, normaliser = (torch.cat(part) for part in zip(*parts))  # (M,) each
+        ctx.save_for_backward(h, weight, y, normaliser)
+        ctx.temperature = temperature
+        ctx.mark_non_differentiable(entropy)
+        return logprobs, entropy
+
+    @staticmethod
+    def backward(ctx, g, _):
+        h, weight, y, normaliser = ctx.saved_tensors
+        low, dh, dweight = weight.bfloat16(), [], torch.zeros_like(weight)  # (V, H) twice
+        for some in zip(*(x.split(Head.chunk) for x in (h, y, normaliser, g))):
+            d = slope(linear(some[0], low), *some[1:], ctx.temperature)  # (chunk, V)
+            dh.append(d @ low)                                           # (chunk, H)
+            dweight += d.T @ some[0]
+        return torch.cat(dh).float(), dweight, None, None
