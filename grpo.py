@@ -11,7 +11,6 @@ of the completions that beat their own group. A method of token-level credit is 
 What we left out, on purpose: a value network, a reward model, several optimizer steps on parts of
 one batch, learning-rate decay, LoRA, more than one card.
 """
-import json
 import math
 import time
 

@@ -176,13 +176,13 @@ def input_gradient(forward, spans, draws=4, sigma=1e-3, seed=0, outcome="mean", 
 
 
 @torch.no_grad()
-def perturbation(forward, spans, outcome="mean", replace="pad", chunk=16):
+def perturbation(forward, spans, outcome="mean", replace="pad", chunk=0):
     """OAR-P: answer_shift when the token is replaced, for every token before the box, (b, T) fp32.
 
     replace: by "pad", the padding token, which later tokens see, or by the "mean" embedding of the
     completion before the box. By definition N forwards of L tokens; here `chunk` - 1 changed copies
     and a clean one run at a time, from a KV cache of what precedes them: half of the N L tokens,
-    and never more than `chunk` copies in memory. Rows without something in the box get 0.
+    never more than `chunk` copies (0: 16,384 tokens of them) in memory. No answer: zeros.
     """
     scores = torch.zeros(forward.logprobs.shape, device=forward.logprobs.device)    # (b, T)
     pad = torch.tensor([forward.tokenizer.pad_token_id], device=scores.device)      # (1,)
@@ -195,7 +195,6 @@ def perturbation(forward, spans, outcome="mean", replace="pad", chunk=16):
         start, content, close, _ = span
         first = int(forward.place[i, 0])
         row = forward.embeddings[i, :first + close - 1]     # (n, H) up to where the box is settled
-        ids = forward.completion_ids[i, content:close]      # (K,)
         substitute = (body.get_input_embeddings()(pad)[0] if replace == "pad" else
                       row[first:first + start].mean(0))     # (H,)
         prompt = tuple(forward.ids[i, :first].tolist())
@@ -204,8 +203,9 @@ def perturbation(forward, spans, outcome="mean", replace="pad", chunk=16):
                 caches[prompt] = DynamicCache(config=body.config)
                 body(None, None, None, caches[prompt], row[None, :first], use_cache=True)
         cache, cached = copy.deepcopy(caches[prompt]), first
-        for begin in range(first, first + start, chunk - 1):
-            end = min(begin + chunk - 1, first + start)
+        many = (chunk or max(2, 2**14 // len(row))) - 1
+        for begin in range(first, first + start, many):
+            end = min(begin + many, first + start)
             copies = row[begin:].repeat(end - begin + 1, 1, 1)  # (c + 1, n - begin, H), last: clean
             here = torch.arange(end - begin)                    # (c,)
             copies[here, here] = substitute.to(row.dtype)
@@ -217,8 +217,8 @@ def perturbation(forward, spans, outcome="mean", replace="pad", chunk=16):
                 out = body(None, None, None, branch, copies, use_cache=True)
             hidden = out.last_hidden_state[:, first + content - 1 - begin:]  # (c + 1, K, H)
             logits = forward.head(hidden.to(row.dtype))                      # (c + 1, K, V)
-            scores[i, begin - first:end - first] = answer_shift(logits[-1:], logits[:-1], ids,
-                                                                outcome)
+            scores[i, begin - first:end - first] = answer_shift(
+                logits[-1:], logits[:-1], forward.completion_ids[i, content:close], outcome)
     body.train(training)
     return scores
 

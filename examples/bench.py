@@ -165,7 +165,8 @@ def main(argv=None):
     config = Qwen3Config(**(SMALL if args.small else SHAPE), tie_word_embeddings=True,
                          eos_token_id=None, pad_token_id=0)
     result = {"card": torch.cuda.get_device_name() if cuda else "cpu", "torch": torch.__version__,
-              "arguments": vars(args), **(rates(device) if cuda else {})}
+              "arguments": {k: v for k, v in vars(args).items() if k != "out"},
+              **(rates(device) if cuda else {})}
 
     def note(name, value):
         result[name] = value
@@ -218,8 +219,10 @@ def main(argv=None):
             torch.cuda.empty_cache()
         first, warm = timed(work, device)
         seconds, peak = timed(work, device, args.repeat)
-        pools = [] if not cuda else [segment["total_size"] for segment in torch.cuda.memory_snapshot()
-                                     if tuple(segment["segment_pool_id"]) != (0, 0)]
+        if cuda:
+            torch.cuda.empty_cache()  # the sampler's graphs are gone, what they held may not be
+        pools = [segment["total_size"] for segment in (torch.cuda.memory_snapshot() if cuda else [])
+                 if tuple(segment["segment_pool_id"]) != (0, 0)]
         note(name, {"first_seconds": first[0], "seconds": statistics.median(seconds),
                     "tokens_per_second": tokens / statistics.median(seconds),
                     "peak_gb": max(warm, peak + sum(pools) / 1e9)})
@@ -283,16 +286,15 @@ def main(argv=None):
     if "compiled" in parts:
         made = {key: made[key] for key in [(args.rows, args.tokens)]}
         model.graphs = graphs.Graphs(model, 0)
-        for quarters in (2, 3, 4, 8):
+        boxed(args.tokens)
+        for quarters in (2, 3, 4, 8):  # from small to large: what is recorded stays
             budget = model.graphs.tokens = args.tokens_per_microbatch * quarters // 4
             measure(f"update_compiled_{budget}", all_tokens,
                     lambda: update(compiled=True, budget=budget))  # noqa: B023
-        for name in ("grpo", "grail"):
-            boxed(args.tokens)
-            model.graphs.tokens = args.tokens_per_microbatch
-            measure(f"step_{name}_compiled", args.rows * args.tokens, lambda: (
-                draw(args.rows, args.tokens),
-                update(compiled=True, **methods[name])))  # noqa: B023
+            for name in ("grpo", "grail") if quarters in (2, 4) else ():
+                measure(f"step_{name}_compiled_{budget}", args.rows * args.tokens, lambda: (
+                    draw(args.rows, args.tokens),
+                    update(compiled=True, budget=budget, **methods[name])))  # noqa: B023
 
 
 if __name__ == "__main__":

@@ -4,12 +4,12 @@
     python examples/bench_cards.py --runs 2x64 --credit none
     python examples/bench_cards.py --small --runs 1x16,2x16 --tokens 24 --steps 2     # a CPU
 
-A run NxB is `accelerate launch --num_processes N` and B completions a step over all cards, so 1x64
-against 2x64 is the same work on twice the cards. Random weights in the exact Qwen3-0.6B shape, every
-completion at its full length with a box of 12 tokens near its end and half of them right, so that
-every row has a gradient and a signal. TRL samples by its default, Hugging Face's generate, whose
-time hardly falls with the rows; what two cards share is the update. The first step warms up and is
-left out of the median. At the end, all processes must hold the same weights, to the bit.
+A run NxB is `accelerate launch --num_processes N` with B completions a step over all cards, so
+1x64 against 2x64 is the same work on twice the cards. Random weights in the exact Qwen3-0.6B shape,
+every completion at its full length with a box of 12 tokens near its end and half of them right, so
+that every row has a gradient and a signal; TRL samples by its default, Hugging Face's generate. The
+first step warms up and is left out of the median. At the end, all processes must hold the same
+sums of every weight.
 """
 import argparse
 import json
@@ -97,7 +97,8 @@ def main():
     if args.worker:
         return worker(args)
     result = {"card": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-              "torch": torch.__version__, "arguments": vars(args)}
+              "torch": torch.__version__,
+              "arguments": {k: v for k, v in vars(args).items() if k not in ("out", "worker")}}
     for run in args.runs.split(","):
         n, part = run.partition("x")[0], args.out + ".part"
         if int(run.partition("x")[2]) % (8 * int(n)):

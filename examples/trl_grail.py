@@ -8,9 +8,9 @@ r"""Beyond one card: the same token weights inside TRL's GRPOTrainer, on its dis
 TRL's loss takes an advantage a token as readily as one a completion, so one method is overridden:
 what it returns goes on through accumulation, inner iterations and --loss_type, and all defaults
 stay TRL's. The price is another forward of the batch and a backward down to the embeddings (OAR-G:
-6 and 4; DelTA: 1 and none). Weights are those of the policy that sampled. TRL 0.29.0 to 1.16.0;
+5 and 4; DelTA: 1 and none). Weights are those of the policy that sampled. TRL 0.29.0 to 1.16.0;
 commands for several cards, DeepSpeed, FSDP and vLLM: examples/README.md.
-What we left out, on purpose: images, tools, FSDP 1, OAR-G under FSDP, Liger's loss: all refused.
+What we left out, all refused: images, tools, FSDP 1, GRAIL and OAR-G under FSDP, Liger's loss.
 """
 import sys
 from pathlib import Path
@@ -60,8 +60,8 @@ class CreditGRPOTrainer(GRPOTrainer):
     def __init__(self, *args, credit="grail", **kwargs):
         super().__init__(*args, **kwargs)
         self.credit, fsdp = credit, self.is_fsdp_enabled
-        if credit not in ("none", "grail", "delta", "oar-g")[:3 if fsdp else 4]:
-            raise ValueError(f"--credit {credit}: take grail, delta, none or, without FSDP, oar-g.")
+        if credit not in ("none", "delta", "grail", "oar-g")[:2 if fsdp else 4]:
+            raise ValueError(f"--credit {credit}: grail, oar-g, delta or none; FSDP: the last two.")
         if credit != "none" and (self.args.use_liger_kernel
                                  or fsdp and not self.accelerator.is_fsdp2):
             raise ValueError(f"--credit {credit}: use neither Liger's kernels nor FSDP 1 with it.")

@@ -406,6 +406,32 @@ def test_perturbation_on_every_architecture(architecture):
                                                        abs=1e-5)
 
 
+def test_rows_of_one_prompt_share_its_cache_and_nothing_else():
+    """Row 1 gets row 0's prompt, which is run once; a cache that row 0 has written into, or one
+    that is looked up by the prompt's length, would change its scores."""
+    known, model = known_rollouts(), known_qwen3()
+    known.prompt_ids[1], known.prompt_mask[1] = known.prompt_ids[0], known.prompt_mask[0]
+    known.prompt_ids = torch.cat([known.prompt_ids, torch.tensor([[0, 3, 7, 12]])])
+    known = dataclasses.replace(known, prompt_mask=known.prompt_mask[[0, 1, 1]], texts=[""] * 3,
+                                completion_ids=known.completion_ids[[0, 1, 1]],
+                                lengths=known.lengths[[0, 1, 1]])
+
+    def of(*rows):
+        forward = grpo.forward_pass(model, known, list(rows), 1.0, texts=[], rewards=None,
+                                    advantages=None, tokenizer=SimpleNamespace(pad_token_id=9))
+        return perturbation(forward, [[*SPANS, SPANS[1]][row] for row in rows], chunk=3)
+
+    seen = []
+    hook = model.model.layers[0].register_forward_hook(
+        lambda module, args, out: seen.append(tuple(args[0].shape[:2])))
+    together = of(0, 1, 2)
+    hook.remove()
+    assert seen.count((1, 3)) == 2  # two prompts of three tokens
+    for row in range(3):
+        torch.testing.assert_close(together[row, :8], of(row)[0, :8], rtol=1e-3, atol=1e-8)
+    assert (together[1] - together[2]).abs().max() > 1e-6
+
+
 def test_perturbation_computes_half_the_tokens_and_holds_one_chunk():
     """The definition runs N x L tokens; one un-chunked batch of it does not fit a card."""
     T, chunk = 90, 8
