@@ -135,8 +135,8 @@ def main(argv=None):
         help="a public source's settings, see the docstring; overrides the flags above")
     config = parse(parser, argv)
     if config.draws < 1 or config.chunk < 0 or config.chunk == 1:
-        raise BadInput(f"--draws {config.draws} --chunk {config.chunk}: at least 1 draw; at least 2 "
-                       "copies, one of them unchanged, or 0.")
+        raise BadInput(f"--draws {config.draws} --chunk {config.chunk}: at least 1 draw; 2 copies, "
+                       "of which one is unchanged, or 0.")
     train(config, credit(config))
 
 

@@ -334,17 +334,17 @@ def memory_estimate(model, config, prompt_tokens):
     """One line: where the card's memory will go, in GB (10^9 bytes), before any of it is taken."""
     c, n = model.config, sum(p.numel() for p in model.parameters())
     head = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
-    tokens = prompt_tokens + config.max_new_tokens  # of a row
     kept = 4 * c.hidden_size if config.checkpointing else (0.6 if config.compile else 1.0) * (
         34 * c.hidden_size + 12 * c.intermediate_size + 8 * c.num_attention_heads * head)
-    n_ref = n if config.kl > 0 else 0
+    n_ref, tokens = n * (config.kl > 0), prompt_tokens + config.max_new_tokens  # tokens of a row
     gb = {"weights, gradients, Adam": 16 * n + 4 * n_ref, "bf16 copy": 2 * n,
           "KV cache": cache_bytes(c) * config.prompts * config.group * tokens,
           "activations": c.num_hidden_layers * kept * max(tokens, config.tokens_per_microbatch),
           "logits": 25 * 512 * c.vocab_size}
     gb = {name: size / 1e9 for name, size in gb.items()}
-    peak = 18e-9 * n + 4e-9 * n_ref + max(gb["KV cache"], gb["activations"] + gb["logits"])
+    peak = 18e-9 * n + 4e-9 * n_ref + (sum if config.compile else max)(  # recordings stay
+        (gb["KV cache"], gb["activations"] + gb["logits"]))
     on_card = model.device.type == "cuda"  # where the weights are in already
     free = f" of {torch.cuda.mem_get_info()[0] / 1e9 + 4e-9 * n:.1f} free" if on_card else ""
     return ("memory, roughly: " + ", ".join(f"{name} {size:.1f}" for name, size in gb.items())
-            + f"; peak {peak:.1f} GB{free} (cache and activations are not held together)")
+            + f"; peak {peak:.1f} GB{free}")

@@ -104,8 +104,9 @@ def main():
         if int(run.partition("x")[2]) % (8 * int(n)):
             parser.error(f"--runs {run}: completions must be 8 or a multiple a process.")
         subprocess.run(
-            ["accelerate", "launch", "--num_processes", n, "--num_machines", "1",
-             "--dynamo_backend", "no", "--mixed_precision", "no" if args.small else "bf16",
+            [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", n,
+             "--num_machines", "1", "--main_process_port", "0", "--dynamo_backend", "no",
+             "--mixed_precision", "no" if args.small else "bf16",
              *(["--multi_gpu"] if int(n) > 1 else []), __file__, "--worker", *sys.argv[1:],
              "--runs", run, "--out", part], check=True,  # more cards than processes: TRL refuses
             env={**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(int(n))))})

@@ -62,7 +62,8 @@ def test_a_stopped_row_and_the_scorer_agree_with_the_graph():
     assert decode.supports(model)
     out = rollout.sample(model, Numbers(), PROMPTS, samples=32, max_new_tokens=96, seed=1)
     ends = out.completion_ids.gather(1, out.lengths[:, None] - 1)[:, 0]
-    assert torch.equal((ends == 60) | (ends == 1), out.finished) and 5 < int(out.finished.sum()) < 96
+    assert torch.equal((ends == 60) | (ends == 1), out.finished)  # the model's and Numbers' stop
+    assert 5 < int(out.finished.sum()) < 96
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
         forward = grpo.forward_pass(model, out, torch.arange(96), 1.0, texts=[], rewards=None,
                                     advantages=None, tokenizer=None)

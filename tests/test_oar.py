@@ -15,14 +15,13 @@ import torch
 
 import grpo
 import oar
-import runs
 import saliency
 from oar import oar_credit
 from problems import BadInput
 from saliency import (answer_shift, effective_sample_size_ratio, input_gradient, perturbation,
                       top_mass)
 from test_grail import Pieces, close, known_forward, known_qwen3, known_rollouts
-from test_rollout import CONFIGS, PROMPTS, Numbers, tiny
+from test_rollout import CONFIGS, tiny
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 import fidelity  # noqa: E402

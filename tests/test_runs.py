@@ -182,8 +182,8 @@ def test_resume_keeps_the_first_score_and_makes_the_last(tmp_path):
     path.write_text(json.dumps({"before": before["before"]}))
     run("grpo", tmp_path, "--resume", tmp_path / "a", "--eval-problems", 4)
     after = json.loads(path.read_text())["after"]
-    for score in (*after.values(), *before["after"].values()):
-        del score["tokens_per_second"]
+    for found in (*after.values(), *before["after"].values()):
+        del found["tokens_per_second"]
     assert after == before["after"]
     assert json.loads(path.read_text())["before"] == before["before"]
     assert checkpoints.step_of(tmp_path / "a/checkpoint") == 1

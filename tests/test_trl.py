@@ -4,6 +4,7 @@
 
 Run as a script it is one process of `accelerate launch`, see test_two_processes.
 """
+import json
 import os
 import runpy
 import socket
@@ -292,6 +293,19 @@ def test_reward_rises(tmp_path, monkeypatch):
         --output_dir {tmp_path}""".split())
     rewards = [line["reward"] for line in kept[0].state.log_history if "reward" in line]
     assert sum(rewards[-4:]) / 4 > sum(rewards[:2]) / 2 + 0.1, rewards
+
+
+def test_one_process_and_two_are_timed(tmp_path):
+    """The bench for several cards, small and on the CPU: every row has a signal, and the processes
+    end with the same weights."""
+    command = "--small --runs 1x8,2x16 --tokens 24 --steps 2 --out cards.json".split()
+    subprocess.run([sys.executable, ROOT / "examples" / "bench_cards.py", *command], check=True,
+                   cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"}, timeout=300)
+    result = json.loads((tmp_path / "cards.json").read_text())
+    for run, processes in (("1x8", 1), ("2x16", 2)):
+        found = result[run]
+        assert found["processes"] == processes and len(found["step_seconds"]) == 2
+        assert found["same_weights"] and found["credit_fallback"] == 0
 
 
 def test_mistakes_are_one_sentence(tmp_path, monkeypatch, capsys):
