@@ -18,7 +18,8 @@ that are a fused kernel each. Three rules:
   * Recorded addresses must stay: .grad is set to zero, never freed, and inputs are copied in.
   * All recordings share one pool of memory, so a forward ends the life of the one before it.
 
-What we left out, on purpose: sliding windows, dropout, and gradient checkpointing, all refused.
+What we left out, on purpose: other architectures than decode.py's, sliding windows and gradient
+checkpointing, all refused; dropout, for the loop trains in eval mode.
 """
 from types import SimpleNamespace
 
@@ -77,7 +78,8 @@ class Graphs:
 
     def __init__(self, model, tokens):
         self.lm_head = model.get_output_embeddings()
-        if not decode.supports(model) or self.lm_head.bias is not None:
+        if (not decode.supports(model) or self.lm_head.bias is not None
+                or model.config._attn_implementation == "eager"):  # causal only if given a mask
             raise BadInput("--compile: made for Llama, Qwen2 and Qwen3 on a CUDA card with Triton; "
                            "leave it out for this model.")
         # A saliency backward comes before the loss's: what the graph saved must survive the first.
@@ -86,6 +88,7 @@ class Graphs:
         self.weights = [*self.body.layers.parameters(), *self.body.norm.parameters()]
         self.pool, self.recorded = torch.cuda.graph_pool_handle(), {}
         self.turn, self.accumulate, self.gradients = 0, False, []
+        self.side = torch.cuda.Stream()  # one for all: libraries keep a workspace for each
         for layer in self.body.layers:
             layer.compile(dynamic=True)
 
@@ -103,6 +106,11 @@ class Graphs:
     def head(self, h, y, temperature):
         """log pi(y) of what the head reads, h (M, H), in the graph, and entropy: (M,) each."""
         return Head.apply(h, self.lm_head.weight, y, temperature)
+
+    def held(self):
+        """Bytes that the recordings keep, which the allocator counts as reserved, not allocated."""
+        return sum(segment["total_size"] for segment in torch.cuda.memory_snapshot()
+                   if tuple(segment["segment_pool_id"]) == tuple(self.pool))
 
     def backward(self, loss):
         """loss.backward(), the one that fills the weights' .grad."""
@@ -128,16 +136,15 @@ class Graphs:
             with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
                 return through_layers(self.body, leaf)  # (rows, length, H)
 
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        self.side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.side):
             for _ in range(2):  # compiles, and lets libraries take their memory
                 out = forward()
                 nothing = torch.zeros_like(out)  # gradients of 0: .grad stays as it is
                 torch.autograd.grad(out, leaf, nothing, retain_graph=True)
                 torch.autograd.backward(out, nothing, inputs=[leaf, *self.weights])
             del out
-        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.current_stream().wait_stream(self.side)
         leaf.grad = None
         made = SimpleNamespace(x=x, hidden=hidden, gradient=gradient, dx=dx, **{
             name: torch.cuda.CUDAGraph() for name in ("forward", "saliency", "backward")})
@@ -178,8 +185,8 @@ def slope(logits, y, normaliser, g, temperature):
 class Head(torch.autograd.Function):
     """h (M, H), weight (V, H), y (M,) -> log pi(y), entropy, (M,) each, `chunk` tokens at a time.
 
-    The backward runs the head again, so no logits are kept, but its softmax not: one number a token
-    was. The weight's gradient is summed in fp32.
+    Of each token the softmax's normaliser is kept, and no logits, for the backward runs the head
+    again. The weight's gradient is summed over the chunks in fp32.
     """
     chunk = 1024
 

@@ -241,11 +241,11 @@ def train(config, credit=uniform, ask=ask_once, judge=judge_outcome, batch_credi
     prompts = [ask(tokenizer, row, config) for row in rows]
     m = len(prompts[0])
     longest = problems.fit(model, tokenizer, [prompt for asked in prompts for prompt in asked])
+    if config.compile:
+        model.graphs = Graphs(model, config.tokens_per_microbatch)
     folder, saved, settings = open_run(config, optimizer, rows, checkpoint)
     if config.checkpointing:
         recompute(model)
-    if config.compile:
-        model.graphs = Graphs(model, config.tokens_per_microbatch)
     announce(config, model, tokenizer, prompts[0], len(rows), longest)
     if saved == 0:
         report(folder, before=measure(model, tokenizer, held_out, config, "before"))
@@ -273,6 +273,7 @@ def train(config, credit=uniform, ask=ask_once, judge=judge_outcome, batch_credi
             at.step += 1
             seconds, tokens = time.time() - began, int(rollouts.lengths.sum())
             peak = torch.cuda.max_memory_allocated() / 1e9 if device.type == "cuda" else 0.0
+            peak += model.graphs.held() / 1e9 if config.compile else 0.0
             boxes = sum(verify.last_boxed(text) is not None for text in rollouts.texts)
             line = {"step": at.step, "reward": float(rewards.mean()), **figures, **stats,
                     "truncated": float((~rollouts.finished).float().mean()),

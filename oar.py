@@ -35,11 +35,11 @@ are two public sources, and they disagree:
 
 Draws: on the embedded model the ranks from two seeds correlate at 0.78 with 1 draw, 0.94 with 4 and
 0.99 with 16 (examples/fidelity.py), in fp32; a card runs bf16, whose rounding is not far below the
-noise. The authors score a text with a
-closing cue appended and, it seems, the reference answer; ours is the completion as sampled, its own
-answer last. Both sources compute weights anew in every inner pass; ours are kept from the first.
-And a warning: behind a norm, as in a pre-norm transformer's first layer, the length of e_t does
-nothing, so there <dK/de_t, e_t> is blind (examples/fidelity.py --toy).
+noise. The authors score a text with a closing cue appended and, it seems, the reference answer;
+ours is the completion as sampled, its own answer last. Both sources compute weights anew in every
+inner pass; ours are kept from the first. And a warning: behind a norm, as in a pre-norm
+transformer's first layer, the length of e_t does nothing, so there <dK/de_t, e_t> is blind
+(examples/fidelity.py --toy).
 
 What we left out, on purpose: KL to a reference in the loss (theirs has none either), spans of
 tokens instead of tokens, answers scored on labels.
@@ -134,9 +134,12 @@ def main(argv=None):
     add("--as-released", default="no", choices=["no", "authors", "reproduction"],
         help="a public source's settings, see the docstring; overrides the flags above")
     config = parse(parser, argv)
-    if config.draws < 1 or config.chunk < 0 or config.chunk == 1:
-        raise BadInput(f"--draws {config.draws} --chunk {config.chunk}: at least 1 draw; 2 copies, "
-                       "of which one is unchanged, or 0.")
+    if config.draws < 1:
+        raise BadInput(f"--draws {config.draws}: must be at least 1.")
+    if config.chunk < 0 or config.chunk == 1:
+        raise BadInput(f"--chunk {config.chunk}: 0, or at least 2, for one copy is unchanged.")
+    if config.compile:
+        raise BadInput("--compile: OAR runs the layers again, in shapes of its own; leave it out.")
     train(config, credit(config))
 
 

@@ -261,6 +261,8 @@ def sample(model, tokenizer, prompts, *, samples=1, max_new_tokens, temperature=
         # The cache may take 0.7 of what is free; what does not fit waits for the next batch.
         free = (torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()
                 - torch.cuda.memory_allocated())
+        if "graphs" in vars(model):  # --compile: what its recordings keep is not free
+            free -= model.graphs.held()
         fits = 0.7 * free / (cache_bytes(model.config) * slots * samples)
         chunk = max(1, min(chunk, int(fits)))
         if decode.supports(model):

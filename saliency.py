@@ -198,8 +198,8 @@ def perturbation(forward, spans, outcome="mean", replace="pad", chunk=0):
         substitute = (body.get_input_embeddings()(pad)[0] if replace == "pad" else
                       row[first:first + start].mean(0))     # (H,)
         prompt = tuple(forward.ids[i, :first].tolist())
-        with autocast:  # by place: transformers 5.24 renamed the fourth argument
-            if prompt not in caches:
+        with autocast:
+            if prompt not in caches:  # body by place: transformers 5.24 renamed its 4th argument
                 caches[prompt] = DynamicCache(config=body.config)
                 body(None, None, None, caches[prompt], row[None, :first], use_cache=True)
         cache, cached = copy.deepcopy(caches[prompt]), first

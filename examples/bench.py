@@ -17,10 +17,11 @@ end. Parts:
     compiled   grpo.update with --compile at several budgets, then whole steps
     trl        TRL's GRPOTrainer, its own sampler, if it can be imported
 
-Seconds are medians of --repeat calls after one to warm up, peaks the most that was allocated, the
-warm-up included, plus the pools that recorded CUDA graphs keep.
+Seconds are medians of --repeat calls after one to warm up (of OAR-P and `long`: the second call),
+peaks the most that was allocated, the warm-up included, plus what recorded CUDA graphs keep.
 """
 import argparse
+import dataclasses
 import gc
 import json
 import statistics
@@ -219,26 +220,24 @@ def main(argv=None):
             torch.cuda.empty_cache()
         first, warm = timed(work, device)
         seconds, peak = timed(work, device, args.repeat)
-        if cuda:
-            torch.cuda.empty_cache()  # the sampler's graphs are gone, what they held may not be
-        pools = [segment["total_size"] for segment in (torch.cuda.memory_snapshot() if cuda else [])
-                 if tuple(segment["segment_pool_id"]) != (0, 0)]
+        held = model.graphs.held() / 1e9 if "graphs" in vars(model) else 0.0
         note(name, {"first_seconds": first[0], "seconds": statistics.median(seconds),
                     "tokens_per_second": tokens / statistics.median(seconds),
-                    "peak_gb": max(warm, peak + sum(pools) / 1e9)})
+                    "peak_gb": max(warm, peak + held)})
+
+    def uneven(**options):
+        """(tokens, an update of the same rows cut to lengths from 1/8 to all)."""
+        lengths = torch.linspace(args.tokens // 8, args.tokens, args.rows).long()[
+            torch.randperm(args.rows)].to(device)
+        out = dataclasses.replace(made[args.rows, args.tokens], lengths=lengths)
+        return args.rows * args.prompt + int(lengths.sum()), lambda: update(rollouts=out, **options)
 
     all_tokens = args.rows * (args.prompt + args.tokens)
     if "update" in parts:
         measure("update", all_tokens, update)
         measure("update_twice_the_microbatch", all_tokens,
                 lambda: update(budget=2 * args.tokens_per_microbatch))
-        out = made[args.rows, args.tokens]
-        spread = torch.linspace(args.tokens // 8, args.tokens, args.rows).long()[
-            torch.randperm(args.rows)].to(device)
-        uneven = rollout.Rollouts(out.prompt_ids, out.prompt_mask, out.completion_ids, spread,
-                                  out.finished, out.logprobs, out.texts)
-        measure("update_uneven_lengths", args.rows * args.prompt + int(spread.sum()),
-                lambda: update(rollouts=uneven))
+        measure("update_uneven_lengths", *uneven())
 
     def boxed(tokens):  # 12 tokens near the end, in every row
         end = tokens - 4
@@ -295,6 +294,8 @@ def main(argv=None):
                 measure(f"step_{name}_compiled_{budget}", args.rows * args.tokens, lambda: (
                     draw(args.rows, args.tokens),
                     update(compiled=True, budget=budget, **methods[name])))  # noqa: B023
+        model.graphs.tokens = args.tokens_per_microbatch
+        measure("update_compiled_uneven_lengths", *uneven(compiled=True))
 
 
 if __name__ == "__main__":

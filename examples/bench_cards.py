@@ -21,9 +21,9 @@ import time
 from pathlib import Path
 
 import torch
+import trl
 from datasets import Dataset
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
-from trl import GRPOConfig
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import saliency  # noqa: E402
@@ -50,7 +50,7 @@ def worker(args):
     trainer = CreditGRPOTrainer(
         model, half_right, processing_class=tokenizer, credit=args.credit,
         train_dataset=Dataset.from_list([{"prompt": text}] * 64),
-        args=GRPOConfig(
+        args=trl.GRPOConfig(
             "trl-bench", max_steps=args.steps, per_device_train_batch_size=8,
             gradient_accumulation_steps=rows // 8, num_generations=8, max_completion_length=T,
             learning_rate=1e-6, bf16=cuda, generation_kwargs={"min_new_tokens": T},
@@ -97,7 +97,7 @@ def main():
     if args.worker:
         return worker(args)
     result = {"card": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-              "torch": torch.__version__,
+              "torch": torch.__version__, "trl": trl.__version__,
               "arguments": {k: v for k, v in vars(args).items() if k not in ("out", "worker")}}
     for run in args.runs.split(","):
         n, part = run.partition("x")[0], args.out + ".part"

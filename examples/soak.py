@@ -1,6 +1,6 @@
 """Does a long run leak? The embedded main job for 2,000 steps, watched from outside.
 
-    python examples/soak.py --out results/soak_2000_steps.jsonl          # about an hour, Linux
+    python examples/soak.py --out results/soak_2000_steps.jsonl          # half an hour, Linux
 
 Runs `python grail.py` as anybody would, with a checkpoint every 50 steps, and reads its resident
 memory and its open files from /proc ten times a second. Every 50 steps it writes one line: step,

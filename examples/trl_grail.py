@@ -8,8 +8,7 @@ r"""Beyond one card: the same token weights inside TRL's GRPOTrainer, on its dis
 TRL's loss takes an advantage a token as readily as one a completion, so one method is overridden:
 what it returns goes on through accumulation, inner iterations and --loss_type, and all defaults
 stay TRL's. The price is another forward of the batch and a backward down to the embeddings (OAR-G:
-5 and 4; DelTA: 1 and none). Weights are those of the policy that sampled. TRL 0.29.0 to 1.16.0;
-commands for several cards, DeepSpeed, FSDP and vLLM: examples/README.md.
+5 and 4; DelTA: 1 and none). TRL 0.29.0 to 1.16.0; more cards, vLLM: examples/README.md.
 What we left out, all refused: images, tools, FSDP 1, GRAIL and OAR-G under FSDP, Liger's loss.
 """
 import sys
@@ -32,8 +31,7 @@ from rollout import Rollouts  # noqa: E402
 def answer_weights(forward, credit):
     """GRAIL's or OAR-G's weights of a micro-batch: (b, T), and (b,) bool: all 1 without a signal.
 
-    Without any answer to ask about, the first row's first token is asked about, in vain: under FSDP
-    and ZeRO-3 all processes must run the same passes.
+    Without any answer a first token is asked about, in vain: ZeRO-3 wants the same passes of all.
     """
     mask, A = forward.completion_mask, forward.advantages  # (b, T), (b,)
     spans = [saliency.answer_span(forward.tokenizer, ids[on].tolist(), text)
@@ -61,10 +59,12 @@ class CreditGRPOTrainer(GRPOTrainer):
         super().__init__(*args, **kwargs)
         self.credit, fsdp = credit, self.is_fsdp_enabled
         if credit not in ("none", "delta", "grail", "oar-g")[:2 if fsdp else 4]:
-            raise ValueError(f"--credit {credit}: grail, oar-g, delta or none; FSDP: the last two.")
+            raise ValueError(f"--credit {credit}: delta, none or, without FSDP, grail or oar-g.")
         if credit != "none" and (self.args.use_liger_kernel
                                  or fsdp and not self.accelerator.is_fsdp2):
             raise ValueError(f"--credit {credit}: use neither Liger's kernels nor FSDP 1 with it.")
+        if credit == "oar-g" and self.accelerator.device.type == "cuda" and not self.args.bf16:
+            raise ValueError("--credit oar-g: its passes on a card are in bf16; add --bf16 true.")
 
     def _generate_and_score_completions(self, inputs):
         batch = super()._generate_and_score_completions(inputs)

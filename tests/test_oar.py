@@ -613,6 +613,9 @@ def test_oar_from_the_command_line(tmp_path, monkeypatch, capsys):
     assert out.count("ess ") == 4 and out.count("fallback ") == 4
     with pytest.raises(BadInput, match="--draws 0"):
         oar.main(["--draws", "0"])
+    for chunk in ("1", "-1"):
+        with pytest.raises(BadInput, match=f"--chunk {chunk}: 0, or at least 2"):
+            oar.main(["--signal", "perturbation", "--chunk", chunk])
 
 
 # ------------------------------------------------------------------ a toy in closed form
