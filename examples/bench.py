@@ -210,7 +210,8 @@ def main(argv=None):
                     settings, Ids(), **more)
 
     for rows in (args.rows, 4 * args.rows) if "sampling" in parts else (args.rows,):
-        seconds, peak = timed(lambda: draw(rows, args.tokens), device, args.repeat + 1)  # noqa: B023
+        seconds, peak = timed(lambda: draw(rows, args.tokens),  # noqa: B023
+                              device, args.repeat + 1)
         note(f"sampling_{rows}", {
             "first_seconds": seconds[0], "seconds": statistics.median(seconds[1:]), "peak_gb": peak,
             "tokens_per_second": rows * args.tokens / statistics.median(seconds[1:])})

@@ -19,7 +19,9 @@ from transformers import (BertConfig, BertLMHeadModel, GPT2Config, GPT2LMHeadMod
 
 import evaluate
 import grail
+import graphs
 import grpo
+import oar
 import problems
 import relex
 import runs
@@ -416,3 +418,18 @@ def test_real_processes_end_alike(desk):
         out, err = process.communicate(timeout=200)
         assert process.returncode == 2 and not out and "Traceback" not in err, (command, err)
         assert "error: " in err.strip().splitlines()[-1], (command, err)
+
+
+def test_compile_is_refused_where_its_recordings_would_be_wrong(tmp_path, monkeypatch):
+    """Before anything is loaded, and no folder is left: OAR runs the layers in other shapes, what
+    is recomputed cannot be recorded, and a model that is not on a card has no recordings."""
+    monkeypatch.chdir(tmp_path)
+    flags = ["--device", "cuda", "--compile"]
+    for main, argv, reason in ((oar.main, [], "--compile: OAR runs the layers again"),
+                               (grpo.main, ["--checkpointing"], "--checkpointing: recordings"),
+                               (grail.main, ["--leaf", "first"], "--leaf first: compiled layers")):
+        with pytest.raises(problems.BadInput, match=reason):
+            main([*flags, *argv])
+    with pytest.raises(problems.BadInput, match="--compile: made for Llama, Qwen2 and Qwen3"):
+        graphs.Graphs(problems.load_policy("tiny")[0], 2560)
+    assert not list(tmp_path.iterdir())
