@@ -16,7 +16,8 @@ that are a fused kernel each. Three rules:
 
   * A row is padded to a multiple of 64 tokens, and rows are added up to the budget: a dozen shapes.
   * Recorded addresses must stay: .grad is set to zero, never freed, and inputs are copied in.
-  * All recordings share one pool of memory, so a forward ends the life of the one before it.
+  * All recordings share one pool of memory, so a forward ends the life of the one before it. What
+    the pool keeps, the sampler cannot have: where that is too little, recordings go, and come back.
 
 What we left out, on purpose: other architectures than decode.py's, sliding windows and gradient
 checkpointing, all refused; dropout, for the loop trains in eval mode.
@@ -86,7 +87,7 @@ class Graphs:
         torch._functorch.config.donated_buffer = False
         self.body, self.tokens, self.buffers = model.base_model, tokens, []
         self.weights = [*self.body.layers.parameters(), *self.body.norm.parameters()]
-        self.pool, self.recorded = torch.cuda.graph_pool_handle(), {}
+        self.pool, self.recorded, self.known = torch.cuda.graph_pool_handle(), {}, set()
         self.turn, self.accumulate, self.gradients = 0, False, []
         self.side = torch.cuda.Stream()  # one for all: libraries keep a workspace for each
         for layer in self.body.layers:
@@ -112,6 +113,12 @@ class Graphs:
         return sum(segment["total_size"] for segment in torch.cuda.memory_snapshot()
                    if tuple(segment["segment_pool_id"]) == tuple(self.pool))
 
+    def release(self):
+        """Let the recordings go, for their memory; a shape's next forward records it again."""
+        self.recorded, self.turn = {}, self.turn + 1
+        self.pool = torch.cuda.graph_pool_handle()
+        torch.cuda.empty_cache()
+
     def backward(self, loss):
         """loss.backward(), the one that fills the weights' .grad."""
         if any(w.grad is not g for w, g in zip(self.weights, self.gradients)):
@@ -136,15 +143,19 @@ class Graphs:
             with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
                 return through_layers(self.body, leaf)  # (rows, length, H)
 
-        self.side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.side):
-            for _ in range(2):  # compiles, and lets libraries take their memory
-                out = forward()
-                nothing = torch.zeros_like(out)  # gradients of 0: .grad stays as it is
-                torch.autograd.grad(out, leaf, nothing, retain_graph=True)
-                torch.autograd.backward(out, nothing, inputs=[leaf, *self.weights])
-            del out
-        torch.cuda.current_stream().wait_stream(self.side)
+        def rehearse():
+            out = forward()
+            nothing = torch.zeros_like(out)  # gradients of 0: .grad stays as it is
+            torch.autograd.grad(out, leaf, nothing, retain_graph=True)
+            torch.autograd.backward(out, nothing, inputs=[leaf, *self.weights])
+
+        if (rows, length) not in self.known:
+            self.known.add((rows, length))
+            self.side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.side):
+                for _ in range(2):  # compiles, and lets libraries take their memory
+                    rehearse()
+            torch.cuda.current_stream().wait_stream(self.side)
         leaf.grad = None
         made = SimpleNamespace(x=x, hidden=hidden, gradient=gradient, dx=dx, **{
             name: torch.cuda.CUDAGraph() for name in ("forward", "saliency", "backward")})
@@ -157,6 +168,18 @@ class Graphs:
             torch.autograd.backward(out, gradient.to(out.dtype), inputs=[leaf, *self.weights])
             dx.copy_(leaf.grad)
         return made
+
+
+def peak_gb(model):
+    """GB (10^9 bytes) since the last call, from above: tensors at their most and what recordings
+    keep (tensors of a recording are in both while it is made), or what the allocator had at most.
+    """
+    if model.device.type != "cuda":
+        return 0.0
+    tensors, pages = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+    torch.cuda.reset_peak_memory_stats()
+    held = model.graphs.held() if "graphs" in vars(model) else 0
+    return min(tensors + held, pages) / 1e9
 
 
 # ------------------------------------------------------------------------------ the LM head

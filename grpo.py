@@ -23,7 +23,7 @@ import problems
 import saliency
 import verify
 from checkpoints import find, save, snapshot, stop_at, watch
-from graphs import WIDTH, Graphs
+from graphs import WIDTH, Graphs, peak_gb
 from problems import BadInput
 from rollout import sample
 from runs import (LOG, announce, check, flags, load_split, measure, open_run, parse, pick,
@@ -261,7 +261,7 @@ def train(config, credit=uniform, ask=ask_once, judge=judge_outcome, batch_credi
                               samples=config.group // m, max_new_tokens=config.max_new_tokens,
                               seed=seed, temperature=config.temperature,
                               keys=prompt_keys(picked, m, len(rows)))
-            sampled, asked = time.time(), [rows[i] for i in picked]
+            sampled, asked, peak = time.time(), [rows[i] for i in picked], peak_gb(model)
             rewards, token_advantages, figures = judge(rollouts, asked, config, tokenizer)
             stats, weights = update(model, optimizer, rollouts, rewards, credit, config,
                                     tokenizer, reference, token_advantages, batch_credit)
@@ -272,13 +272,12 @@ def train(config, credit=uniform, ask=ask_once, judge=judge_outcome, batch_credi
                                "their logits are not supported.")
             at.step += 1
             seconds, tokens = time.time() - began, int(rollouts.lengths.sum())
-            peak = torch.cuda.max_memory_allocated() / 1e9 if device.type == "cuda" else 0.0
-            peak += model.graphs.held() / 1e9 if config.compile else 0.0
             boxes = sum(verify.last_boxed(text) is not None for text in rollouts.texts)
             line = {"step": at.step, "reward": float(rewards.mean()), **figures, **stats,
                     "truncated": float((~rollouts.finished).float().mean()),
                     "boxed": boxes / len(rollouts.texts), "length": tokens / len(rollouts.texts),
-                    "tokens_per_second": tokens / seconds, "seconds": seconds, "peak_gb": peak,
+                    "tokens_per_second": tokens / seconds, "seconds": seconds,
+                    "peak_gb": max(peak, peak_gb(model)),
                     "sampling_share": (sampled - began) / seconds}
             print(LOG.format(**line), *(f" {k} {v:.2f}" for k, v in figures.items()), flush=True)
             warn(line, weights, config, model.config.vocab_size, warned)

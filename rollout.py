@@ -229,6 +229,13 @@ def cache_bytes(config):
     return 4 * config.num_hidden_layers * config.num_key_value_heads * head
 
 
+def free_bytes(model):
+    """Bytes of the card that are free; what recordings of --compile keep is not."""
+    free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()
+    held = model.graphs.held() if "graphs" in vars(model) else 0
+    return free - torch.cuda.memory_allocated() - held
+
+
 @lru_cache
 def say_once(text):
     print(text)
@@ -259,12 +266,10 @@ def sample(model, tokenizer, prompts, *, samples=1, max_new_tokens, temperature=
         import decode  # here, for it needs Triton, which only CUDA builds of PyTorch bring
         slots = max(map(len, tokens)) + max_new_tokens
         # The cache may take 0.7 of what is free; what does not fit waits for the next batch.
-        free = (torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()
-                - torch.cuda.memory_allocated())
-        if "graphs" in vars(model):  # --compile: what its recordings keep is not free
-            free -= model.graphs.held()
-        fits = 0.7 * free / (cache_bytes(model.config) * slots * samples)
-        chunk = max(1, min(chunk, int(fits)))
+        each = cache_bytes(model.config) * slots * samples  # bytes of a prompt
+        if "graphs" in vars(model) and chunk * each > 0.7 * free_bytes(model):
+            model.graphs.release()
+        chunk = max(1, min(chunk, int(0.7 * free_bytes(model) / each)))
         if decode.supports(model):
             loop = decode.speak
         else:

@@ -14,7 +14,8 @@ end. Parts:
     methods    the step (sampling + update) of each method, by turns, over GRPO's; OAR-P's credit
                is timed on 8 rows, and its step counted as if all took as long
     long       8 rows of 4,096 tokens, GRAIL
-    compiled   grpo.update with --compile at several budgets, then whole steps
+    compiled   grpo.update with --compile at several budgets, then whole steps; `short`: as when
+               memory is, so that recordings are let go before sampling and made again after it
     trl        TRL's GRPOTrainer, its own sampler, if it can be imported
 
 Seconds are medians of --repeat calls after one to warm up (of OAR-P and `long`: the second call),
@@ -216,15 +217,21 @@ def main(argv=None):
             "first_seconds": seconds[0], "seconds": statistics.median(seconds[1:]), "peak_gb": peak,
             "tokens_per_second": rows * args.tokens / statistics.median(seconds[1:])})
 
-    def measure(name, tokens, work):
+    def measure(name, tokens, *works):
+        """The works one after another: twice for their peaks, what recordings keep counted after
+        each, then without a pause for the seconds, for a card that waited clocks up slowly."""
         if cuda:
             torch.cuda.empty_cache()
-        first, warm = timed(work, device)
-        seconds, peak = timed(work, device, args.repeat)
-        held = model.graphs.held() / 1e9 if "graphs" in vars(model) else 0.0
-        note(name, {"first_seconds": first[0], "seconds": statistics.median(seconds),
+        first, peaks = 0.0, []
+        for turn in range(2):
+            for work in works:
+                seconds, _ = timed(work, device)
+                first += seconds[0] * (turn == 0)
+                peaks.append(graphs.peak_gb(model))
+        seconds = timed(lambda: [work() for work in works], device, args.repeat + 1)[0][1:]
+        note(name, {"first_seconds": first, "seconds": statistics.median(seconds),
                     "tokens_per_second": tokens / statistics.median(seconds),
-                    "peak_gb": max(warm, peak + held)})
+                    "peak_gb": max(peaks)})
 
     def uneven(**options):
         """(tokens, an update of the same rows cut to lengths from 1/8 to all)."""
@@ -287,14 +294,21 @@ def main(argv=None):
         made = {key: made[key] for key in [(args.rows, args.tokens)]}
         model.graphs = graphs.Graphs(model, 0)
         boxed(args.tokens)
-        for quarters in (2, 3, 4, 8):  # from small to large: what is recorded stays
+        for quarters in (2, 4, 8):  # from small to large: what is recorded stays
             budget = model.graphs.tokens = args.tokens_per_microbatch * quarters // 4
             measure(f"update_compiled_{budget}", all_tokens,
                     lambda: update(compiled=True, budget=budget))  # noqa: B023
             for name in ("grpo", "grail") if quarters in (2, 4) else ():
-                measure(f"step_{name}_compiled_{budget}", args.rows * args.tokens, lambda: (
-                    draw(args.rows, args.tokens),
-                    update(compiled=True, budget=budget, **methods[name])))  # noqa: B023
+                def training():
+                    update(compiled=True, budget=budget, **methods[name])  # noqa: B023
+
+                def sampling():
+                    draw(args.rows, args.tokens)
+
+                name_of = f"step_{name}_compiled_{budget}"
+                measure(name_of, args.rows * args.tokens, sampling, training)
+                measure(f"{name_of}_short", args.rows * args.tokens,
+                        lambda: (model.graphs.release(), sampling()), training)  # noqa: B023
         model.graphs.tokens = args.tokens_per_microbatch
         measure("update_compiled_uneven_lengths", *uneven(compiled=True))
 

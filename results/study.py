@@ -62,7 +62,7 @@ GRIDS = {
                   curve=200, final=500, samples=4, save_every=0, rate_of={}),
     "real": dict(arms=["grpo", "grail", "shuffled"], seeds=3, rates=[1e-6, 3e-6, 1e-5], steps=40,
                  every=20, validation=200, curve=200, final=None, samples=4,
-                 save_every=10, rate_of=dict.fromkeys(("grail", "shuffled"), "grpo")),
+                 save_every=10, rate_of=dict.fromkeys([*ARMS, *ABLATIONS], "grpo")),
 }
 
 

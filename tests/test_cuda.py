@@ -173,6 +173,32 @@ def test_recorded_layers_are_the_plain_ones_for_any_shape():
         assert (p.grad - q.grad).norm() / q.grad.norm() < 0.03, n
 
 
+def test_recordings_go_when_the_sampler_is_short_of_memory_and_come_back(monkeypatch):
+    """The same hidden states and gradients from the second recording; .grad is never touched."""
+    model = model_on("cuda")
+    model.graphs = graphs.Graphs(model, 256)
+    e = torch.randn(3, 70, 128, device="cuda", requires_grad=True)
+
+    def both():
+        out = model.graphs(e)
+        inner, = torch.autograd.grad(out.square().sum(), e, retain_graph=True)
+        model.graphs.backward(out.square().sum())
+        return out.detach(), inner
+
+    first = both()
+    kept, held = [p.grad.clone() for p in model.graphs.weights], model.graphs.held()
+    rollout.sample(model, Numbers(), PROMPTS, samples=4, max_new_tokens=8, seed=0)
+    assert held > 0 and model.graphs.held() == held  # there was room for both
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (0, 0))
+    rollout.sample(model, Numbers(), PROMPTS, samples=256, max_new_tokens=400, seed=0)
+    assert model.graphs.held() == 0 and not model.graphs.recorded
+    assert all(torch.equal(p.grad, g) for p, g in zip(model.graphs.weights, kept))
+    for one, other in zip(first, both()):
+        assert (one - other).norm() / one.norm() < 1e-3
+    for p, g in zip(model.graphs.weights, kept):
+        assert (p.grad - 2 * g).norm() / g.norm() < 1e-3
+
+
 def test_the_embedded_model_trains_on_a_card(tmp_path):
     """--device cuda: heads of 32, the narrowest that the kernel takes."""
     grpo.main(["--device", "cuda", "--steps", "2", "--eval-problems", "0",
