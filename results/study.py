@@ -39,6 +39,7 @@ os.environ["TQDM_DISABLE"] = "1"
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 import torch  # noqa: E402
+from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
 
 import evaluate  # noqa: E402
 import problems  # noqa: E402
@@ -237,6 +238,20 @@ def prepare(args):
     return setup, Path(args.out or HERE / f"study_{name}.jsonl")
 
 
+def check_disk(setup, jobs):
+    """Raise BadInput unless so many cells at once fit on the disk; each asks, too, but when all of
+    them begin, none has written anything. What a cell keeps: checkpoints.check_room."""
+    tiny = HERE.parent / "data" / "tiny"
+    config = AutoConfig.from_pretrained(tiny if setup["model"] == "tiny" else setup["model"])
+    with torch.device("meta"):
+        weights = 4 * AutoModelForCausalLM.from_config(config).num_parameters()  # bytes
+    needed = (6 + setup["steps"] // setup["every"]) * weights * jobs
+    free = shutil.disk_usage(setup["work"]).free
+    if free < needed:
+        raise BadInput(f"--jobs {jobs}: their checkpoints need {needed / 1e9:.1f} GB in "
+                       f"{setup['work']}, where {free / 1e9:.1f} are free; fewer, or another disk.")
+
+
 def load(path, setup):
     """The lines that are there. Raises BadInput if they were made with other settings."""
     lines = tables.read(path)
@@ -259,7 +274,8 @@ def main(argv=None):
     add("--arms", default="", help="some of the arms, comma between")
     add("--seeds", type=int, default=0, help="seeds of the final cells")
     add("--model", default="", help="real: a folder")
-    add("--data", default="", help="real: a .jsonl file to train on, its last problems to validate")
+    add("--data", default="", help="real: a .jsonl file to train on, its last problems to validate: "
+        "shuffle one that is sorted")
     add("--test", default="", help="real: a .jsonl file of held-out problems")
     add("--also", default="", help='more flags for every cell, as --also="--max-new-tokens 512"')
     add("--out", default="", help="the file of lines (results/study_GRID.jsonl)")
@@ -296,6 +312,7 @@ def main(argv=None):
         print(left() + ("; not measured yet, so counted as the others: " * bool(unknown)
                         + ", ".join(sorted(unknown))))
         return
+    check_disk(setup, args.jobs)
     if out.exists():  # half a line, of a run that was killed, would swallow the next
         os.truncate(out, out.read_bytes().rfind(b"\n") + 1)
     while cells := [cell for cell in missing() if cell["rate"] is not None]:

@@ -389,6 +389,16 @@ def here(monkeypatch, tmp_path):
     return argv, ran, tmp_path / "out.jsonl"
 
 
+def test_cells_that_do_not_fit_on_the_disk_together_do_not_begin(here, monkeypatch):
+    """The embedded model has 755,136 parameters of 4 bytes; 6 + 3 times that for each of 5."""
+    argv, ran, _ = here
+    one = 9 * 4 * 755_136
+    monkeypatch.setattr(study.shutil, "disk_usage", lambda _: SimpleNamespace(free=5 * one - 1))
+    with pytest.raises(BadInput, match="--jobs 5: their checkpoints need 0.1 GB"):
+        study.main([*argv, "--jobs", "5"])
+    assert not ran
+
+
 @pytest.mark.slow
 def test_a_grid_end_to_end_and_once(here, capsys):
     """Sweep, choice, final cells, with the embedded model for a real one. The same command again
