@@ -274,7 +274,7 @@ def main(argv=None):
     add("--arms", default="", help="some of the arms, comma between")
     add("--seeds", type=int, default=0, help="seeds of the final cells")
     add("--model", default="", help="real: a folder")
-    add("--data", default="", help="real: a .jsonl file to train on, its last problems to validate: "
+    add("--data", default="", help="real: a .jsonl file to train on; its last problems validate, so "
         "shuffle one that is sorted")
     add("--test", default="", help="real: a .jsonl file of held-out problems")
     add("--also", default="", help='more flags for every cell, as --also="--max-new-tokens 512"')
