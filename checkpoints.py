@@ -310,7 +310,8 @@ def watch(folder, config, step):
         raise BadInput(f"step {at.step + 1}: {error}; {last(folder, again)}.") from None
     except torch.OutOfMemoryError:
         ways = [f"halve --tokens-per-microbatch ({config.tokens_per_microbatch})"]
-        ways += ["add --checkpointing"] * (not config.checkpointing)
+        ways += ["add " + "--no-compile " * config.compile + "--checkpointing"] * (
+            not config.checkpointing)
         ways += [f"halve --prompts ({config.prompts}) or --group ({config.group})",
                  f"halve --max-new-tokens ({config.max_new_tokens})"]
         raise BadInput(f"step {at.step + 1}: the memory is full; in this order: {', '.join(ways)}; "

@@ -1,6 +1,6 @@
 r"""DelTA: tokens that tell good completions from bad ones get more of the advantage.
 
-    python delta.py                                 # CPU, two minutes: a tiny model learns to think
+    python delta.py                                 # CPU, 70 s: a tiny model learns to think
     python delta.py --gradient lm-head              # the exact gradient of the LM head
     python delta.py --model Qwen/Qwen3-0.6B
 

@@ -16,8 +16,9 @@ that are a fused kernel each. Three rules:
 
   * A row is padded to a multiple of 64 tokens, and rows are added up to the budget: a dozen shapes.
   * Recorded addresses must stay: .grad is set to zero, never freed, and inputs are copied in.
-  * All recordings share one pool of memory, so a forward ends the life of the one before it. What
-    the pool keeps, the sampler cannot have: where that is too little, recordings go, and come back.
+  * All recordings share one pool of memory, so a forward ends the life of the one before it. The
+    sampler cannot have that pool: where the rest is too little for it, recordings are let go and
+    made again by the next update (rollout.sample).
 
 What we left out, on purpose: other architectures than decode.py's, sliding windows and gradient
 checkpointing, all refused; dropout, for the loop trains in eval mode.
@@ -60,7 +61,8 @@ class Replay(torch.autograd.Function):
     def backward(ctx, gradient):
         graphs, recorded = ctx.graphs, ctx.recorded
         if ctx.turn != graphs.turn:
-            raise RuntimeError("these activations are gone: a later forward or backward took them")
+            raise RuntimeError("these activations are gone: a later forward, backward or "
+                               "sample() took them")
         recorded.gradient.copy_(gradient)
         if graphs.accumulate:
             recorded.backward.replay()
@@ -87,7 +89,7 @@ class Graphs:
         torch._functorch.config.donated_buffer = False
         self.body, self.tokens, self.buffers = model.base_model, tokens, []
         self.weights = [*self.body.layers.parameters(), *self.body.norm.parameters()]
-        self.pool, self.recorded, self.known = torch.cuda.graph_pool_handle(), {}, set()
+        self.pool, self.recorded, self.warmed_up = torch.cuda.graph_pool_handle(), {}, set()
         self.turn, self.accumulate, self.gradients = 0, False, []
         self.side = torch.cuda.Stream()  # one for all: libraries keep a workspace for each
         for layer in self.body.layers:
@@ -114,9 +116,10 @@ class Graphs:
                    if tuple(segment["segment_pool_id"]) == tuple(self.pool))
 
     def release(self):
-        """Let the recordings go, for their memory; a shape's next forward records it again."""
-        self.recorded, self.turn = {}, self.turn + 1
-        self.pool = torch.cuda.graph_pool_handle()
+        """Let the recordings go, for their memory; a shape's next forward records it again. The
+        weights' .grad stay as they are, for there may be something in them."""
+        self.recorded, self.gradients, self.turn = {}, [], self.turn + 1
+        self.pool = torch.cuda.graph_pool_handle()  # one that was left cannot be joined again
         torch.cuda.empty_cache()
 
     def backward(self, loss):
@@ -131,8 +134,9 @@ class Graphs:
         """Three graphs of this shape, and the tensors they read and write."""
         n, H = rows * length, like.shape[2]
         if not self.buffers or len(self.buffers[0]) < n:  # four, not one: each counts its versions
-            self.buffers = [like.new_zeros(max(n, self.tokens), H) for _ in range(4)]
-        x, hidden, gradient, dx = (part[:n].view(rows, length, H) for part in self.buffers)
+            self.buffers = [like.new_zeros(max(n, self.tokens), H) for _ in range(4)]  # (tokens, H)
+        x, hidden, gradient, dx = (  # (rows, length, H) each
+            part[:n].view(rows, length, H) for part in self.buffers)
         leaf = x.detach().requires_grad_()  # (rows, length, H)
         for weight in self.weights:
             weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
@@ -143,19 +147,19 @@ class Graphs:
             with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
                 return through_layers(self.body, leaf)  # (rows, length, H)
 
-        def rehearse():
-            out = forward()
+        def warm_up():
+            out = forward()                  # (rows, length, H)
             nothing = torch.zeros_like(out)  # gradients of 0: .grad stays as it is
             torch.autograd.grad(out, leaf, nothing, retain_graph=True)
             torch.autograd.backward(out, nothing, inputs=[leaf, *self.weights])
 
-        if (rows, length) not in self.known:
-            self.known.add((rows, length))
+        if (rows, length) not in self.warmed_up:
             self.side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self.side):
                 for _ in range(2):  # compiles, and lets libraries take their memory
-                    rehearse()
+                    warm_up()
             torch.cuda.current_stream().wait_stream(self.side)
+            self.warmed_up.add((rows, length))
         leaf.grad = None
         made = SimpleNamespace(x=x, hidden=hidden, gradient=gradient, dx=dx, **{
             name: torch.cuda.CUDAGraph() for name in ("forward", "saliency", "backward")})
@@ -171,15 +175,15 @@ class Graphs:
 
 
 def peak_gb(model):
-    """GB (10^9 bytes) since the last call, from above: tensors at their most and what recordings
-    keep (tensors of a recording are in both while it is made), or what the allocator had at most.
-    """
+    """Peak GB (10^9 bytes) since the last call, which it resets; 0 on a CPU. An upper bound: peak
+    allocated and what recordings keep (while one is made, its tensors are in both), or peak
+    reserved, whichever is less."""
     if model.device.type != "cuda":
         return 0.0
-    tensors, pages = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+    allocated, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
     torch.cuda.reset_peak_memory_stats()
     held = model.graphs.held() if "graphs" in vars(model) else 0
-    return min(tensors + held, pages) / 1e9
+    return min(allocated + held, reserved) / 1e9
 
 
 # ------------------------------------------------------------------------------ the LM head

@@ -250,6 +250,7 @@ def train(config, credit=uniform, ask=ask_once, judge=judge_outcome, batch_credi
     if saved == 0:
         report(folder, before=measure(model, tokenizer, held_out, config, "before"))
     example, warned = None, {}
+    peak_gb(model)  # forgets what loading and evaluating took
     with watch(folder, config, saved) as at:
         while at.step < config.steps and not at.signal:
             began, seed = time.time(), config.seed * 1_000_003 + at.step
@@ -261,7 +262,8 @@ def train(config, credit=uniform, ask=ask_once, judge=judge_outcome, batch_credi
                               samples=config.group // m, max_new_tokens=config.max_new_tokens,
                               seed=seed, temperature=config.temperature,
                               keys=prompt_keys(picked, m, len(rows)))
-            sampled, asked, peak = time.time(), [rows[i] for i in picked], peak_gb(model)
+            peak = peak_gb(model)  # of sampling alone: recordings may go and come back
+            sampled, asked = time.time(), [rows[i] for i in picked]
             rewards, token_advantages, figures = judge(rollouts, asked, config, tokenizer)
             stats, weights = update(model, optimizer, rollouts, rewards, credit, config,
                                     tokenizer, reference, token_advantages, batch_credit)
@@ -272,12 +274,12 @@ def train(config, credit=uniform, ask=ask_once, judge=judge_outcome, batch_credi
                                "their logits are not supported.")
             at.step += 1
             seconds, tokens = time.time() - began, int(rollouts.lengths.sum())
+            peak = max(peak, peak_gb(model))
             boxes = sum(verify.last_boxed(text) is not None for text in rollouts.texts)
             line = {"step": at.step, "reward": float(rewards.mean()), **figures, **stats,
                     "truncated": float((~rollouts.finished).float().mean()),
                     "boxed": boxes / len(rollouts.texts), "length": tokens / len(rollouts.texts),
-                    "tokens_per_second": tokens / seconds, "seconds": seconds,
-                    "peak_gb": max(peak, peak_gb(model)),
+                    "tokens_per_second": tokens / seconds, "seconds": seconds, "peak_gb": peak,
                     "sampling_share": (sampled - began) / seconds}
             print(LOG.format(**line), *(f" {k} {v:.2f}" for k, v in figures.items()), flush=True)
             warn(line, weights, config, model.config.vocab_size, warned)

@@ -228,8 +228,8 @@ def fetch(name, split):
         table = datasets.load_dataset(source.hub, source.config, split=hub_split)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         reason = str(error).strip().partition("\n")[0]
-        raise BadInput(f"--data {name}: {source.hub} could not be loaded ({reason}); "
-                       "check the network or pass a .jsonl file.") from None
+        raise BadInput(f"--data {name}: {source.hub} could not be loaded ({reason}); check the "
+                       "network or pass a .jsonl file.") from None
     if len(table) != expected:
         print(f"{name}: {source.hub} has {len(table):,} rows, not {expected:,}", file=sys.stderr)
     rows = []
@@ -284,17 +284,17 @@ def fit(model, tokenizer, prompts):
 
 
 def load_policy(name="tiny", device="cpu", dtype=torch.float32):
-    """Load (model, tokenizer) from "tiny" (data/tiny), a folder or a hub id, in eval mode.
-
-    Weights are fp32 unless told otherwise: an AdamW step of 1e-6 is lost in the rounding of bf16.
-    Raises BadInput naming the flag.
-    """
+    """Load (model, tokenizer) from "tiny" (data/tiny), a folder or a hub id, in eval mode. Weights
+    are fp32 unless told otherwise: an AdamW step of 1e-6 is lost in the rounding of bf16. Raises
+    BadInput naming the flag."""
     try:
-        kind = torch.device(device).type
+        kind, index = torch.device(device).type, torch.device(device).index
     except RuntimeError:
         raise BadInput(f"--device {device}: no device of PyTorch; use cpu or cuda.") from None
-    if kind != "cpu" and (kind != "cuda" or not torch.cuda.is_available()):
+    if kind != "cpu" and (kind != "cuda" or (index or 0) >= torch.cuda.device_count()):
         raise BadInput(f"--device {device}: PyTorch sees no CUDA card here; use --device cpu.")
+    if kind == "cuda" and index:
+        torch.cuda.set_device(index)  # streams, graphs and counts of memory are the current one's
     where = HERE / "data" / "tiny" if name == "tiny" else Path(name)
     if where.is_dir() and not (where / "config.json").is_file():
         raise BadInput(f"--model {name}: the folder has no config.json, so it holds no model.")

@@ -230,7 +230,7 @@ def cache_bytes(config):
 
 
 def free_bytes(model):
-    """Bytes of the card that are free; what recordings of --compile keep is not."""
+    """Bytes of the card that are free or cached; what recordings of --compile keep is neither."""
     free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()
     held = model.graphs.held() if "graphs" in vars(model) else 0
     return free - torch.cuda.memory_allocated() - held
@@ -245,6 +245,7 @@ def sample(model, tokenizer, prompts, *, samples=1, max_new_tokens, temperature=
            top_k=0, seed=0, keys=None, batch_size=None):
     """Sample completions of N prompts (full texts, chat template applied); returns Rollouts.
 
+    On a card, recordings of --compile are let go where the KV cache would not fit beside them.
     keys: N ints that name the prompts for the random numbers (default 0..N-1); batch_size: rows at
     a time, rounded to whole prompts (default all). Raises ValueError for an empty list, a prompt
     without tokens, and samples or max_new_tokens below 1.
@@ -266,10 +267,11 @@ def sample(model, tokenizer, prompts, *, samples=1, max_new_tokens, temperature=
         import decode  # here, for it needs Triton, which only CUDA builds of PyTorch bring
         slots = max(map(len, tokens)) + max_new_tokens
         # The cache may take 0.7 of what is free; what does not fit waits for the next batch.
-        each = cache_bytes(model.config) * slots * samples  # bytes of a prompt
-        if "graphs" in vars(model) and chunk * each > 0.7 * free_bytes(model):
-            model.graphs.release()
-        chunk = max(1, min(chunk, int(0.7 * free_bytes(model) / each)))
+        each, room = cache_bytes(model.config) * slots * samples, 0.7 * free_bytes(model)  # bytes
+        if chunk * each > room and "graphs" in vars(model) and model.graphs.recorded:
+            model.graphs.release()  # the next update makes them again
+            room = 0.7 * free_bytes(model)
+        chunk = max(1, min(chunk, int(room / each)))
         if decode.supports(model):
             loop = decode.speak
         else:

@@ -8,7 +8,6 @@ A run is a folder, runs/NAME/:
     snapshots/      step_00010/ ...: fp32 weights for relex.py, with --snapshot-every 10
 
 Checkpoints load wherever AutoModelForCausalLM does; checkpoints.py writes and resumes them.
-
 --name is a path of yours, absolute or with .. if you say so, and all that a run writes lies in it.
 No path is made of what a model, a data file or a checkpoint says, and an existing folder is never
 written into: the next run of that name is NAME-2.
@@ -75,7 +74,7 @@ def flags(method, description):
     add("--grad-clip", type=float, default=1.0, help="largest gradient norm")
     add("--tokens-per-microbatch", type=int, default=2560, help="tokens a forward, with padding")
     add("--compile", action=argparse.BooleanOptionalAction,
-        default=False, help="on CUDA: fuse and record the layers (graphs.py); a minute once")
+        default=False, help="on CUDA: fuse and record the layers (graphs.py); half a minute once")
     add("--checkpointing", action="store_true", help="recompute activations: less memory, slower")
     add("--eval-problems", type=int, default=200, help="held-out problems before and after")
     add("--eval-samples", type=int, default=1, help="sampled completions for each of them")
@@ -115,7 +114,9 @@ def parse(parser, argv=None):
     elif args.model == "tiny":
         parser.set_defaults(**DEMO)
         args = parser.parse_args(argv)
-    args.compile = args.compile and args.device.startswith("cuda")
+    if args.compile and not args.device.startswith("cuda"):
+        print("--compile is for CUDA cards; this run goes without", file=sys.stderr)
+        args.compile = False
     if not args.name:
         model = Path(args.model).resolve() if Path(args.model).is_dir() else Path(args.model)
         model = run_folder(model)  # a run's checkpoint is called after the run
@@ -342,8 +343,7 @@ def memory_estimate(model, config, prompt_tokens):
           "activations": c.num_hidden_layers * kept * max(tokens, config.tokens_per_microbatch),
           "logits": 25 * 512 * c.vocab_size}
     gb = {name: size / 1e9 for name, size in gb.items()}
-    peak = 18e-9 * n + 4e-9 * n_ref + (sum if config.compile else max)(  # recordings stay
-        (gb["KV cache"], gb["activations"] + gb["logits"]))
+    peak = 18e-9 * n + 4e-9 * n_ref + max(gb["KV cache"], gb["activations"] + gb["logits"])
     on_card = model.device.type == "cuda"  # where the weights are in already
     free = f" of {torch.cuda.mem_get_info()[0] / 1e9 + 4e-9 * n:.1f} free" if on_card else ""
     return ("memory, roughly: " + ", ".join(f"{name} {size:.1f}" for name, size in gb.items())

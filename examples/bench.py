@@ -1,6 +1,6 @@
 """Speed and memory of one step beside the peers, in the exact Qwen3-0.6B shape, in one process.
 
-    python examples/bench.py                            # a card: everything below, a few minutes
+    python examples/bench.py                            # a card: everything below, ten minutes
     python examples/bench.py --parts sampling,methods --out bench.json
     python examples/bench.py --small --device cpu --parts sampling,update,methods,long   # seconds
 
@@ -14,12 +14,13 @@ end. Parts:
     methods    the step (sampling + update) of each method, by turns, over GRPO's; OAR-P's credit
                is timed on 8 rows, and its step counted as if all took as long
     long       8 rows of 4,096 tokens, GRAIL
-    compiled   grpo.update with --compile at several budgets, then whole steps; `short`: as when
-               memory is, so that recordings are let go before sampling and made again after it
+    compiled   grpo.update with --compile at several budgets, then whole steps; `_short`: as if
+               memory were short: recordings are let go before sampling and made again after it
     trl        TRL's GRPOTrainer, its own sampler, if it can be imported
 
-Seconds are medians of --repeat calls after one to warm up (of OAR-P and `long`: the second call),
-peaks the most that was allocated, the warm-up included, plus what recorded CUDA graphs keep.
+Seconds are medians of --repeat calls after one to warm up or more (of OAR-P and `long`: the second
+call; of `generate` and TRL: the best), peaks the most that was allocated, the warm-up included, and
+with `--compile` an upper bound, see graphs.peak_gb.
 """
 import argparse
 import dataclasses
@@ -217,18 +218,18 @@ def main(argv=None):
             "first_seconds": seconds[0], "seconds": statistics.median(seconds[1:]), "peak_gb": peak,
             "tokens_per_second": rows * args.tokens / statistics.median(seconds[1:])})
 
-    def measure(name, tokens, *works):
-        """The works one after another: twice for their peaks, what recordings keep counted after
-        each, then without a pause for the seconds, for a card that waited clocks up slowly."""
+    def measure(name, tokens, *stages):
+        """The stages in turn: twice for their peaks, each with what recordings keep after it, then
+        for the seconds, without a pause: after one the card is slow for some 0.1 s."""
         if cuda:
             torch.cuda.empty_cache()
         first, peaks = 0.0, []
         for turn in range(2):
-            for work in works:
-                seconds, _ = timed(work, device)
+            for stage in stages:
+                seconds, _ = timed(stage, device)
                 first += seconds[0] * (turn == 0)
                 peaks.append(graphs.peak_gb(model))
-        seconds = timed(lambda: [work() for work in works], device, args.repeat + 1)[0][1:]
+        seconds = timed(lambda: [stage() for stage in stages], device, args.repeat + 1)[0][1:]
         note(name, {"first_seconds": first, "seconds": statistics.median(seconds),
                     "tokens_per_second": tokens / statistics.median(seconds),
                     "peak_gb": max(peaks)})
@@ -239,6 +240,13 @@ def main(argv=None):
             torch.randperm(args.rows)].to(device)
         out = dataclasses.replace(made[args.rows, args.tokens], lengths=lengths)
         return args.rows * args.prompt + int(lengths.sum()), lambda: update(rollouts=out, **options)
+
+    def step(name, train):
+        """Sampling and this update, with recordings kept and without."""
+        tokens = args.rows * args.tokens
+        measure(name, tokens, lambda: draw(args.rows, args.tokens), train)
+        measure(f"{name}_short", tokens,
+                lambda: (model.graphs.release(), draw(args.rows, args.tokens)), train)
 
     all_tokens = args.rows * (args.prompt + args.tokens)
     if "update" in parts:
@@ -294,23 +302,19 @@ def main(argv=None):
         made = {key: made[key] for key in [(args.rows, args.tokens)]}
         model.graphs = graphs.Graphs(model, 0)
         boxed(args.tokens)
-        for quarters in (2, 4, 8):  # from small to large: what is recorded stays
+        for quarters in (2, 4, 8):
+            model.graphs.release()
             budget = model.graphs.tokens = args.tokens_per_microbatch * quarters // 4
             measure(f"update_compiled_{budget}", all_tokens,
                     lambda: update(compiled=True, budget=budget))  # noqa: B023
             for name in ("grpo", "grail") if quarters in (2, 4) else ():
-                def training():
-                    update(compiled=True, budget=budget, **methods[name])  # noqa: B023
-
-                def sampling():
-                    draw(args.rows, args.tokens)
-
-                name_of = f"step_{name}_compiled_{budget}"
-                measure(name_of, args.rows * args.tokens, sampling, training)
-                measure(f"{name_of}_short", args.rows * args.tokens,
-                        lambda: (model.graphs.release(), sampling()), training)  # noqa: B023
+                step(f"step_{name}_compiled_{budget}", lambda: update(
+                    compiled=True, budget=budget, **methods[name]))  # noqa: B023
+        model.graphs.release()
         model.graphs.tokens = args.tokens_per_microbatch
-        measure("update_compiled_uneven_lengths", *uneven(compiled=True))
+        tokens, train = uneven(compiled=True)
+        measure("update_compiled_uneven_lengths", tokens, train)
+        step("step_grpo_compiled_uneven_lengths", train)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ r"""The study: does token-level credit help, under controls, at a size that anyo
     python results/study.py --plan                # the whole grid: what is missing, and how long
     python results/study.py                       # runs what is missing, two cells at a time
     python results/study.py --device cuda --jobs 8 --out results/study_card.jsonl
-    python results/study.py --grid real --device cuda --jobs 1 --model FOLDER --data TRAIN.jsonl \
+    python results/study.py --grid real --device cuda --jobs 4 --model FOLDER --data TRAIN.jsonl \
         --test TEST.jsonl --also="--max-new-tokens 512"
     python results/tables.py                      # tables and figures, from the lines alone
 
@@ -18,6 +18,9 @@ its cell, which the same command runs again. Three phases:
     sweep     each arm at each learning rate, seeds 100, 101, ...; scored on validation problems,
               which are the last of the training file and are trained on by nobody
     final     each arm at its best rate, seeds 0, 1, ...; scored along the curve and at the end
+
+Some arms take the rate of another's sweep: ablations GRAIL's, and on a real model all of them
+GRPO's. --plan runs one cell, to time it, if there is none yet.
 
 What we left out, on purpose: the best point of a curve, sweeps of anything but the learning rate, a
 scheduler for several machines (--arms and --seeds cut the grid; JSONL lines can be joined).
@@ -39,7 +42,6 @@ os.environ["TQDM_DISABLE"] = "1"
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 import torch  # noqa: E402
-from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
 
 import evaluate  # noqa: E402
 import problems  # noqa: E402
@@ -239,14 +241,12 @@ def prepare(args):
 
 
 def check_disk(setup, jobs):
-    """Raise BadInput unless so many cells at once fit on the disk; each asks, too, but when all of
-    them begin, none has written anything. What a cell keeps: checkpoints.check_room."""
-    tiny = HERE.parent / "data" / "tiny"
-    config = AutoConfig.from_pretrained(tiny if setup["model"] == "tiny" else setup["model"])
-    with torch.device("meta"):
-        weights = 4 * AutoModelForCausalLM.from_config(config).num_parameters()  # bytes
+    """Raise BadInput unless so many cells at once fit on the disk. Each checks for itself, but
+    those that begin together all find it empty. What a cell keeps: checkpoints.check_room."""
+    weights = 4 * problems.load_policy(setup["model"])[0].num_parameters()  # bytes
     needed = (6 + setup["steps"] // setup["every"]) * weights * jobs
-    free = shutil.disk_usage(setup["work"]).free
+    kept = sum(path.stat().st_size for path in Path(setup["work"]).rglob("*") if path.is_file())
+    free = shutil.disk_usage(setup["work"]).free + kept
     if free < needed:
         raise BadInput(f"--jobs {jobs}: their checkpoints need {needed / 1e9:.1f} GB in "
                        f"{setup['work']}, where {free / 1e9:.1f} are free; fewer, or another disk.")
@@ -274,8 +274,8 @@ def main(argv=None):
     add("--arms", default="", help="some of the arms, comma between")
     add("--seeds", type=int, default=0, help="seeds of the final cells")
     add("--model", default="", help="real: a folder")
-    add("--data", default="", help="real: a .jsonl file to train on; its last problems validate, so "
-        "shuffle one that is sorted")
+    add("--data", default="", help="real: a .jsonl file to train on; its last problems validate, "
+        "so shuffle one that is sorted")
     add("--test", default="", help="real: a .jsonl file of held-out problems")
     add("--also", default="", help='more flags for every cell, as --also="--max-new-tokens 512"')
     add("--out", default="", help="the file of lines (results/study_GRID.jsonl)")
@@ -312,7 +312,8 @@ def main(argv=None):
         print(left() + ("; not measured yet, so counted as the others: " * bool(unknown)
                         + ", ".join(sorted(unknown))))
         return
-    check_disk(setup, args.jobs)
+    if cells := missing():
+        check_disk(setup, min(args.jobs, len(cells)))
     if out.exists():  # half a line, of a run that was killed, would swallow the next
         os.truncate(out, out.read_bytes().rfind(b"\n") + 1)
     while cells := [cell for cell in missing() if cell["rate"] is not None]:

@@ -21,6 +21,7 @@ from transformers import (AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen
 
 import checkpoints
 import grail
+import graphs
 import grpo
 import problems
 import rollout
@@ -622,6 +623,55 @@ def test_a_full_card_names_the_flags_in_order(tmp_path, monkeypatch):
     with pytest.raises(BadInput) as stop:
         train_small(tmp_path, "--steps", 2, "--checkpointing", name="b")
     assert "add --checkpointing" not in str(stop.value)
+    config = runs.parse(runs.flags("grpo", ""), [*SMALL, "--name", str(tmp_path / "c")])
+    config.compile = True  # recomputing is refused beside it
+    monkeypatch.setattr(grpo, "Graphs", lambda *_: None)
+    with pytest.raises(BadInput, match="add --no-compile --checkpointing, halve"):
+        grpo.train(config)
+
+
+class Played:
+    """graphs.Graphs for a CPU: what a card would replay is run, and .grad must stay where it is."""
+
+    def __init__(self, model, tokens):
+        self.model, self.gradients = model, {}
+
+    def __call__(self, embeddings):
+        return graphs.through_layers(self.model.base_model, embeddings)
+
+    def head(self, h, y, temperature):
+        return score.scores(self.model.lm_head(h), y, temperature)
+
+    def backward(self, loss):
+        loss.backward()
+        for name, p in self.model.named_parameters():
+            assert self.gradients.setdefault(name, p.grad) is p.grad, name
+
+
+def test_the_loop_with_recordings_is_the_loop_without(tmp_path, monkeypatch, capsys):
+    """GRAIL, three steps, saved after the second and resumed: the same figures and weights, rounding
+    apart, for rows meet others in a micro-batch. On a CPU the flag itself is left out, and said."""
+    monkeypatch.setattr(grpo, "Graphs", Played)
+
+    def trained(compiled, *argv):
+        config = runs.parse(runs.flags("grail", ""), [*SMALL, *map(str, argv)])
+        config.rows, config.leaf, config.as_released = "wrong", "embeddings", False
+        config.compile = compiled
+        return grpo.train(config, grail.credit(config))
+
+    trained(False, "--name", tmp_path / "plain", "--steps", 3)
+    trained(True, "--name", tmp_path / "half", "--steps", 2)
+    trained(True, "--resume", tmp_path / "half", "--steps", 3)
+    plain, half = lines(tmp_path / "plain"), lines(tmp_path / "half")
+    assert len(half) == 3 and plain[0]["informative"] > 0
+    for a, b in zip(plain, half):
+        assert a["reward"] == b["reward"]
+        for name in ("loss", "entropy", "grad_norm", "weight_mean", "weight_max"):
+            assert a[name] == pytest.approx(b[name], rel=1e-3, abs=1e-6), name
+    for name, w in weights(tmp_path / "plain").items():
+        assert torch.allclose(w, weights(tmp_path / "half")[name], atol=1e-6), name
+    assert not runs.parse(runs.flags("grpo", ""), ["--compile", "--device", "cpu"]).compile
+    assert "--compile is for CUDA cards" in capsys.readouterr().err
 
 
 def test_what_looks_wrong_is_said_once(capsys):

@@ -393,10 +393,21 @@ def test_cells_that_do_not_fit_on_the_disk_together_do_not_begin(here, monkeypat
     """The embedded model has 755,136 parameters of 4 bytes; 6 + 3 times that for each of 5."""
     argv, ran, _ = here
     one = 9 * 4 * 755_136
-    monkeypatch.setattr(study.shutil, "disk_usage", lambda _: SimpleNamespace(free=5 * one - 1))
+    setup = dict(model="tiny", steps=3, every=1, work=".")
+
+    def free(cells):
+        monkeypatch.setattr(study.shutil, "disk_usage",
+                            lambda _: SimpleNamespace(free=int(cells * one)))
+
+    free(4.9)
     with pytest.raises(BadInput, match="--jobs 5: their checkpoints need 0.1 GB"):
         study.main([*argv, "--jobs", "5"])
     assert not ran
+    free(5)
+    study.check_disk(setup, 5)
+    free(4)
+    Path("checkpoint").write_bytes(bytes(one))  # of a cell that was stopped and goes on
+    study.check_disk(setup, 5)
 
 
 @pytest.mark.slow
