@@ -649,8 +649,9 @@ class Played:
 
 
 def test_the_loop_with_recordings_is_the_loop_without(tmp_path, monkeypatch, capsys):
-    """GRAIL, three steps, saved after the second and resumed: the same figures and weights, rounding
-    apart, for rows meet others in a micro-batch. On a CPU the flag itself is left out, and said."""
+    """GRAIL, three steps, saved after the second and resumed: the same figures and weights, but for
+    rounding, as rows meet others in a micro-batch. On a CPU the flag itself is left out, and said.
+    """
     monkeypatch.setattr(grpo, "Graphs", Played)
 
     def trained(compiled, *argv):
