@@ -200,7 +200,7 @@ def verdict(row, adjusted):
     if adjusted < 0.05:
         return f"{b} ends {'above' if row['mean'] > 0 else 'below'} {a}: {points} points."
     more = (f" {row['seeds']} seeds say little." if row["seeds"] < 5 else
-            " One interval of so many leaves out 0 by chance." if row["p"] < 0.05 else "")
+            " One interval of so many may leave out 0 by chance." if row["p"] < 0.05 else "")
     return f"{b} is not distinguishable from {a}: {points} points.{more}"
 
 
