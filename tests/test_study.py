@@ -179,7 +179,7 @@ def test_the_page_is_what_its_lines_say():
     for m in sections:
         assert m[0] == m[1] + tables.section(m[2]) + m[3], f"run results/tables.py: {m[2]}"
         lines, picture = tables.read(tables.HERE / m[2]), (tables.HERE / m[2]).with_suffix(".svg")
-        if lines:
+        if tables.by_arm(lines):  # a sweep alone has no curves yet
             assert picture.read_text(encoding="utf-8") == tables.figure(lines)
     for arm in EVERY_ARM:
         assert f"`{arm}`" in text
