@@ -170,8 +170,9 @@ def sweep_table(lines):
                     if r in by else "" for r in rates)] for arm, by in found.items()]
     edge = [arm for arm, by in found.items() if chosen.get(arm) in (rates[0], rates[-1])]
     note = f" At the edge of the sweep: {', '.join(edge)}." if edge else ""
+    taken = "; * is taken" if chosen else ""
     return ("\n**Learning rates**: accuracy in per cent on the validation split, mean over the "
-            f"sweep's own seeds; * is taken.{note}\n\n"
+            f"sweep's own seeds{taken}.{note}\n\n"
             + table(["arm", *(f"{rate:g}" for rate in rates)], rows) + "\n")
 
 
