@@ -23,6 +23,8 @@ capture costs about as much as two steps without one, and the update needs the m
 
 What we left out, on purpose: paged caches, refilling a stopped row, several cards, quantisation.
 """
+import functools
+
 import torch
 import torch.nn.functional as F
 
@@ -46,6 +48,21 @@ def supports(model):
 
 
 # -------------------------------------------------------------------------- the pieces of a step
+
+
+def compiled(function):
+    """torch.compile for any number of rows of its first argument (rows, width), and this width.
+
+    With a width that is free, too, a kernel tuned for one model would be found on disk, where
+    Inductor keeps them from process to process, and be used for a model of any other width.
+    """
+    of_any_width = torch.compile(function, dynamic=True)
+
+    @functools.wraps(function)
+    def of_this_width(x, *rest):
+        torch._dynamo.mark_static(x, 1)
+        return of_any_width(x, *rest)
+    return of_this_width
 
 
 def add_norm(x, delta, weight, eps, dtype):
@@ -223,7 +240,7 @@ class Decoder:
         on_card = device.type == "cuda"
         self.attend = attend_on_card if on_card else attend
         self.add_norm, self.gated, self.draw = (
-            torch.compile(function, dynamic=True) if on_card else function
+            compiled(function) if on_card else function
             for function in (add_norm, gated, draw_by_blocks))
 
     def prefill(self, model, prompt_ids, prompt_mask, samples):

@@ -189,7 +189,7 @@ def peak_gb(model):
 # ------------------------------------------------------------------------------ the LM head
 
 
-@torch.compile(dynamic=True)
+@decode.compiled
 def read(logits, y, temperature):
     """log pi(y), entropy and log of the softmax's sum, (M,) each, of logits (M, V) in bf16."""
     logits = logits.float() / temperature          # (M, V)
@@ -201,7 +201,7 @@ def read(logits, y, temperature):
     return logits.gather(1, y[:, None])[:, 0] - normaliser, entropy, normaliser
 
 
-@torch.compile(dynamic=True)
+@decode.compiled
 def slope(logits, y, normaliser, g, temperature):
     """Gradient in the logits of sum g log pi(y): g (onehot(y) - pi) / temperature, (M, V) bf16."""
     pi = (logits.float() / temperature - normaliser[:, None]).exp()         # (M, V)

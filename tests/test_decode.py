@@ -3,6 +3,7 @@ import pytest
 import torch
 
 import decode
+import graphs
 import rollout
 from test_rollout import PROMPTS, Numbers, tiny
 
@@ -65,3 +66,41 @@ def test_the_draw_by_blocks_inverts_the_same_distribution_function():
     ids, logprobs = decode.draw_by_blocks(torch.tensor([[-torch.inf, 0., -torch.inf]]).expand(2, 3),
                                           edges, 1.)
     assert ids.tolist() == [1, 1] and logprobs.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("name, more", [
+    ("gated", []), ("add_norm", [(5, 512), (512,), 1e-6, torch.float32]),
+    ("draw_by_blocks", [(5,), 0.7]), ("read", [(5,), 0.7]), ("slope", [(5,), (5,), (5,), 0.7])])
+def test_what_is_compiled_knows_its_width_and_takes_any_number_of_rows(monkeypatch, name, more):
+    """Were the width free, too, Inductor would find a kernel tuned for a vocabulary of 61 on disk
+    and use it for one of 151,936. The numbers must be those of the function as it is written."""
+    whole = (getattr(decode, name) if hasattr(decode, name)
+             else getattr(graphs, name).__wrapped__)
+    built, compile = [], torch.compile
+
+    def backend(module, inputs):
+        built.append(module)
+        return module.forward
+
+    monkeypatch.setattr(torch, "compile", lambda f, **options: compile(
+        f, backend=backend, **options))
+    torch._dynamo.reset()
+    made = decode.compiled(whole)
+
+    def both(rows, width):
+        def argument(x):
+            if not isinstance(x, tuple):
+                return x
+            shape = [{5: rows, 512: width}[n] for n in x]
+            counts = name in ("read", "slope") and x is more[0]  # the ids of tokens
+            return torch.randint(width, shape) if counts else torch.rand(shape)
+
+        values = [argument((5, 512)), *map(argument, more)]
+        got, want = made(*values), whole(*values)
+        for one, other in zip(*((x if isinstance(x, tuple) else (x,)) for x in (got, want))):
+            torch.testing.assert_close(one, other)
+
+    both(5, 512), both(7, 512), both(3, 512)
+    assert len(built) == 1
+    both(5, 256)
+    assert len(built) == 2
