@@ -220,7 +220,7 @@ def main(argv=None):
 
     def measure(name, tokens, *stages):
         """The stages in turn: twice for their peaks, each with what recordings keep after it, then
-        for the seconds, without a pause: after one the card is slow for some 0.1 s."""
+        for the seconds, in a row."""
         if cuda:
             torch.cuda.empty_cache()
         first, peaks = 0.0, []
@@ -307,7 +307,7 @@ def main(argv=None):
             budget = model.graphs.tokens = args.tokens_per_microbatch * quarters // 4
             measure(f"update_compiled_{budget}", all_tokens,
                     lambda: update(compiled=True, budget=budget))  # noqa: B023
-            for name in ("grpo", "grail") if quarters in (2, 4) else ():
+            for name in ("grpo", "grail", "delta") if quarters in (2, 4) else ():
                 step(f"step_{name}_compiled_{budget}", lambda: update(
                     compiled=True, budget=budget, **methods[name]))  # noqa: B023
         model.graphs.release()
