@@ -47,6 +47,7 @@ import evaluate  # noqa: E402
 import problems  # noqa: E402
 import tables  # noqa: E402
 from arms import ABLATIONS, ARMS  # noqa: E402
+from cells import read, scores  # noqa: E402
 from checkpoints import append, find, write  # noqa: E402
 from pool import run_all  # noqa: E402
 from problems import BadInput  # noqa: E402
@@ -168,7 +169,7 @@ def best_rate(arm, setup, lines):
     for line in lines:
         cell = line["cell"]
         if cell["phase"] == "sweep" and cell["arm"] == setup["rate_of"].get(arm, arm):
-            found.setdefault(cell["rate"], {})[cell["seed"]] = tables.scores(line["final"]).mean()
+            found.setdefault(cell["rate"], {})[cell["seed"]] = scores(line["final"]).mean()
     if any(len(found.get(rate, {})) < len(SWEEP_SEEDS) for rate in rates):
         return None
     return max(rates, key=lambda rate: float(sum(found[rate].values())))
@@ -254,7 +255,7 @@ def check_disk(setup, jobs):
 
 def load(path, setup):
     """The lines that are there. Raises BadInput if they were made with other settings."""
-    lines = tables.read(path)
+    lines = read(path)
     for line in lines:
         for k, value in setup["settings"].items():
             if line["settings"].get(k) != value:
@@ -297,7 +298,7 @@ def main(argv=None):
     def done(cell, line):
         append(out, [line])
         shutil.rmtree(folder_of(cell, setup), ignore_errors=True)
-        accuracy = tables.scores(line["final"]).mean().item()
+        accuracy = scores(line["final"]).mean().item()
         print(f"{cell['phase']} {cell['arm']} lr {cell['rate'] or 0:g} seed {cell['seed']}: "
               f"{100 * accuracy:.1f} % in {sum(line['seconds'].values()):.0f} s"
               + (f"; {left()}" if cell["phase"] != "start" else ""), flush=True)

@@ -1,0 +1,115 @@
+r"""The study's cells, read from its JSONL lines: what an arm scored, and how two arms differ.
+
+    arms = by_arm(read("results/study_embedded.jsonl"))      # {arm: {seed: line}}
+    compared(arms, "grail", "grpo")                          # the difference, paired over seeds
+
+One line is one training run (see study.py): for every held-out problem it holds how many of the
+samples were right, as a string of digits, so every figure of the tables can be recomputed from it.
+
+What we left out, on purpose: the best point of a curve, tests of each point.
+"""
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE)]
+from intervals import pass_at_k  # noqa: E402
+from paired import both_levels, detectable, p_value, t_interval  # noqa: E402
+from problems import BadInput  # noqa: E402
+
+# The questions, each one family of tests: (title, [(B, A), ...]). An arm that was not run is left
+# out, and the family is as large as what was.
+FAMILIES = [
+    ("Against GRPO", [(arm, "grpo") for arm in (
+        "grail", "grail-released", "oar-g", "oar-p", "delta", "scrl", "grpo-std", "shuffled",
+        "level", "random")]),
+    ("Is it where the weights stand?", [("grail", "shuffled"), ("grail", "level"),
+                                        ("grail", "grail-released"), ("scrl", "grpo-std")]),
+    ("GRAIL with one choice changed", [(arm, "grail") for arm in (
+        "grail-predictor", "grail-all-tokens", "grail-no-boost", "grail-correct", "grail-both",
+        "grail-first", "grail-last")]),
+    ("GRAIL again, its sums in another order", [("grail-rounding", "grail")]),
+]
+
+
+def read(path):
+    """The lines of a file of cells, dicts; half a line at its end, of a killed run, is left out.
+
+    Raises BadInput for a line that is none of study.py's, and for a cell that is there twice.
+    """
+    raw, lines, seen = Path(path).read_bytes() if Path(path).exists() else b"", [], set()
+    for number, text in enumerate(raw[:raw.rfind(b"\n") + 1].splitlines(), 1):
+        try:
+            lines.append(json.loads(text))
+            cell = tuple(lines[-1]["cell"][k] for k in ("phase", "arm", "rate", "seed"))
+        except (ValueError, KeyError, TypeError):
+            raise BadInput(f"{path}, line {number}: no cell of study.py.") from None
+        if cell in seen:
+            raise BadInput(f"{path}, line {number}: {' '.join(map(str, cell))} is there twice.")
+        seen.add(cell)
+    return lines
+
+
+def scores(point, k=1):
+    """Pass@k of each problem, (N,) float64, of one evaluated point; Pass@1 is the accuracy."""
+    right = torch.tensor([int(digit) for digit in point["right"]])  # (N,)
+    return pass_at_k(right, point["samples"], k)
+
+
+def curve(line, k=1, start=None):
+    """{step: mean Pass@k} on the problems that were asked at every point of the curve.
+
+    start: the line of the untrained model, which all curves begin with.
+    """
+    points = [start["final"] if start else line["final"], *line["curve"], line["final"]]
+    shared = min(len(point["right"]) for point in points)
+    return {p["step"]: scores({**p, "right": p["right"][:shared]}, k).mean().item() for p in points}
+
+
+def by_arm(lines):
+    """{arm: {seed: line}}, arms in the order of FAMILIES, seeds in theirs."""
+    order, found = ["grpo", *(b for _, pairs in FAMILIES for b, _ in pairs)], {}
+    for line in sorted(lines, key=lambda x: (order.index(x["cell"]["arm"]), x["cell"]["seed"])):
+        if line["cell"]["phase"] == "final":
+            found.setdefault(line["cell"]["arm"], {})[line["cell"]["seed"]] = line
+    return found
+
+
+def mean_curve(seeds, k, start):
+    """The mean `curve` of an arm's {seed: line}."""
+    curves = [curve(line, k, start) for line in seeds.values()]
+    return {step: sum(c[step] for c in curves) / len(curves) for step in curves[0]}
+
+
+def untrained(lines):
+    """The line of the untrained model, or None."""
+    return next((line for line in lines if line["cell"]["phase"] == "start"), None)
+
+
+def at_the_end(line, column):
+    """Scores of the last step on all held-out problems, (N,); "curve": the curve's mean, (1,)."""
+    if column == "curve":  # its start, the same for all, is no point of it
+        points = curve(line)
+        return torch.tensor([sum(points.values()) / len(points)]).double()
+    point = line["greedy" if column == "greedy" else "final"]
+    return scores(point, point["samples"] if column == "pass" else 1)
+
+
+def stacked(seeds, column):
+    """`at_the_end` of an arm's {seed: line}, (S, N)."""
+    return torch.stack([at_the_end(line, column) for line in seeds.values()])
+
+
+def compared(arms, b, a, column="sampled"):
+    """B - A over the seeds that both have: a dict, differences as shares of 1; None without two."""
+    seeds = [seed for seed in arms.get(b, {}) if seed in arms.get(a, {})]
+    if len(seeds) < 2:
+        return None
+    x, y = (stacked({s: arms[arm][s] for s in seeds}, column) for arm in (b, a))  # (S, N) each
+    d = (x - y).mean(1)                                                           # (S,)
+    mean, low, high = t_interval(d)
+    return dict(b=b, a=a, seeds=len(seeds), mean=mean, low=low, high=high, p=p_value(d),
+                sd=d.std().item(), both=both_levels(x - y), detectable=detectable(d.std().item()))
