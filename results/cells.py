@@ -3,6 +3,9 @@ r"""The study's cells, read from its JSONL lines: what an arm scored, and how tw
     arms = by_arm(read("results/study_embedded.jsonl"))      # {arm: {seed: line}}
     compared(arms, "grail", "grpo")                          # the difference, paired over seeds
 
+    python results/cells.py results/study_embedded.jsonl FOLDER      # a file for each cell, for
+    python evaluate.py --compare FOLDER/grpo-?.jsonl vs FOLDER/grail-?.jsonl
+
 One line is one training run (see study.py): for every held-out problem it holds how many of the
 samples were right, as a string of digits, so every figure of the tables can be recomputed from it.
 
@@ -16,6 +19,8 @@ import torch
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
+import problems  # noqa: E402
+from checkpoints import write  # noqa: E402
 from intervals import pass_at_k  # noqa: E402
 from paired import both_levels, detectable, p_value, t_interval  # noqa: E402
 from problems import BadInput  # noqa: E402
@@ -113,3 +118,35 @@ def compared(arms, b, a, column="sampled"):
     mean, low, high = t_interval(d)
     return dict(b=b, a=a, seeds=len(seeds), mean=mean, low=low, high=high, p=p_value(d),
                 sd=d.std().item(), both=both_levels(x - y), detectable=detectable(d.std().item()))
+
+
+# ------------------------------------------------------------------------------ for evaluate.py
+
+
+def as_evaluated(line):
+    """A final cell as the text of a file of evaluate.py: a header and a record for each sample,
+    without its text; of a problem's samples those that were right come first."""
+    point = line["final"]
+    header = {"data": "held-out", "samples": point["samples"], "problems": len(point["right"]),
+              "data_sha256": line["settings"]["data_sha256"], **line["cell"]}
+    records = [{"data": "held-out", "id": i, "sample": j, "strict": j < int(digit)}
+               for i, digit in enumerate(point["right"]) for j in range(point["samples"])]
+    return "".join(json.dumps(row) + "\n" for row in [{"header": header}, *records])
+
+
+def main(argv=None):
+    argv = sys.argv[1:] if argv is None else argv
+    if len(argv) != 2:
+        raise BadInput("cells.py: needs a file of cells and a folder to write to.")
+    made, folder = by_arm(read(argv[0])), Path(argv[1])
+    if not made:
+        raise BadInput(f"{argv[0]}: no final cell is in it.")
+    folder.mkdir(parents=True, exist_ok=True)
+    for arm, seeds in made.items():
+        for seed, line in seeds.items():
+            write(folder / f"{arm}-{seed}.jsonl", as_evaluated(line))
+    print(f"{sum(map(len, made.values()))} files in {folder}: {', '.join(made)}")
+
+
+if __name__ == "__main__":
+    problems.run(main)

@@ -17,6 +17,7 @@ import arms  # noqa: E402
 import cells  # noqa: E402
 import grail  # noqa: E402
 import grpo  # noqa: E402
+import intervals  # noqa: E402
 import paired  # noqa: E402
 import pool  # noqa: E402
 import problems  # noqa: E402
@@ -138,6 +139,19 @@ def test_the_text_says_what_the_numbers_say():
     assert "grail ends above grpo: +52.5" in clear and "not distinguishable" not in clear
     assert "grail ends below grpo" in tables.render(seeds([0, 0, 0, 0, 0]))
     assert "grail is not distinguishable from grpo" in tables.render(seeds([4, 0, 3]))
+
+
+def test_cells_are_files_for_evaluate_py(tmp_path):
+    """1 and 3 of 4 right against 0 and 2: 50 and 25 per cent in each seed, so B is 25 points below;
+    a record for every sample, or evaluate.py would take the problem for unfinished."""
+    lines = [line(arm, seed, right) | {"settings": {"data_sha256": "x"}}
+             for arm, right in (("grpo", "13"), ("grail", "02")) for seed in (0, 1)]
+    cells.main([str(write(tmp_path / "a.jsonl", lines)), str(tmp_path / "out")])
+    sides = [[tmp_path / f"out/{arm}-{seed}.jsonl" for seed in (0, 1)] for arm in ("grpo", "grail")]
+    row, = intervals.compare(*sides)
+    assert (row["problems"], row["a"], row["b"], row["difference"]) == (2, 0.5, 0.25, -0.25)
+    with pytest.raises(BadInput, match="no final cell"):
+        cells.main([str(write(tmp_path / "b.jsonl", [])), str(tmp_path / "out")])
 
 
 def test_one_that_is_far_off_does_not_flatten_the_figure():
