@@ -177,7 +177,8 @@ def best_rate(arm, setup, lines):
 
 def cells_of(phase, setup, lines):
     """The cells of a phase that have no line yet, seeds outermost: a stopped grid is even."""
-    arms, seeds = setup["arms"], range(setup["seeds"])
+    arms, first = setup["arms"], setup["first_seed"]
+    seeds = range(first, first + setup["seeds"])
     if phase == "start":
         cells = [("grpo", 0, 0)]
     elif phase == "sweep":
@@ -226,7 +227,7 @@ def prepare(args):
         setup["arms"] = args.arms.split(",")
         if not set(setup["arms"]) <= {*ARMS, *ABLATIONS}:
             raise BadInput(f"--arms {args.arms}: there are {', '.join([*ARMS, *ABLATIONS])}.")
-    setup["seeds"] = args.seeds or setup["seeds"]
+    setup |= {"seeds": args.seeds or setup["seeds"], "first_seed": args.first_seed}
     work, validation = Path(setup["work"]), min(grid["validation"], len(rows) // 5)
     work.mkdir(parents=True, exist_ok=True)
     for part, some in (("train", rows[:-validation]), ("validation_rows", rows[-validation:])):
@@ -273,7 +274,8 @@ def main(argv=None):
     add("--jobs", type=int, default=2, help="cells at a time")
     add("--device", default="cpu", help="cpu or cuda")
     add("--arms", default="", help="some of the arms, comma between")
-    add("--seeds", type=int, default=0, help="seeds of the final cells")
+    add("--seeds", type=int, default=0, help="how many seeds the final cells have")
+    add("--first-seed", type=int, default=0, help="and the first of them")
     add("--model", default="", help="real: a folder")
     add("--data", default="", help="real: a .jsonl file to train on; its last problems validate, "
         "so shuffle one that is sorted")
@@ -281,8 +283,9 @@ def main(argv=None):
     add("--also", default="", help='more flags for every cell, as --also="--max-new-tokens 512"')
     add("--out", default="", help="the file of lines (results/study_GRID.jsonl)")
     args = parser.parse_args(argv)
-    if args.jobs < 1 or args.seeds < 0:
-        raise BadInput(f"--jobs {args.jobs} --seeds {args.seeds}: at least 1 job; 0 seeds: all.")
+    if args.jobs < 1 or args.seeds < 0 or args.first_seed < 0:
+        raise BadInput(f"--jobs {args.jobs} --seeds {args.seeds} --first-seed {args.first_seed}: at "
+                       "least 1 job; 0 seeds: all; the first is 0 or more.")
     setup, out = prepare(args)
     job = functools.partial(run_cell, setup=setup)
 
