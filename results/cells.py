@@ -31,8 +31,8 @@ FAMILIES = [
     ("Against GRPO", [(arm, "grpo") for arm in (
         "grail", "grail-released", "oar-g", "oar-p", "delta", "scrl", "grpo-std", "shuffled",
         "level", "random")]),
-    ("Is it where the weights stand?", [("grail", "shuffled"), ("grail", "level"),
-                                        ("grail", "grail-released"), ("scrl", "grpo-std")]),
+    ("Controls, the release, SCRL's twin", [("grail", "shuffled"), ("grail", "level"),
+                                            ("grail", "grail-released"), ("scrl", "grpo-std")]),
     ("GRAIL with one choice changed", [(arm, "grail") for arm in (
         "grail-predictor", "grail-all-tokens", "grail-no-boost", "grail-correct", "grail-both",
         "grail-first", "grail-last")]),

@@ -284,8 +284,8 @@ def main(argv=None):
     add("--out", default="", help="the file of lines (results/study_GRID.jsonl)")
     args = parser.parse_args(argv)
     if args.jobs < 1 or args.seeds < 0 or args.first_seed < 0:
-        raise BadInput(f"--jobs {args.jobs} --seeds {args.seeds} --first-seed {args.first_seed}: at "
-                       "least 1 job; 0 seeds: all; the first is 0 or more.")
+        raise BadInput(f"--jobs {args.jobs} --seeds {args.seeds} --first-seed {args.first_seed}: "
+                       "at least 1 job; 0 seeds: all; the first is 0 or more.")
     setup, out = prepare(args)
     job = functools.partial(run_cell, setup=setup)
 

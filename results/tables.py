@@ -16,7 +16,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 import problems  # noqa: E402
 from cells import (  # noqa: E402
-    FAMILIES, by_arm, compared, mean_curve, read, scores, stacked, untrained)
+    FAMILIES, at_the_end, by_arm, compared, mean_curve, read, scores, stacked, untrained)
 from paired import Z, holm, t_interval  # noqa: E402
 
 # ------------------------------------------------------------------------------ the text
@@ -76,9 +76,11 @@ def sweep_table(lines):
             + table(["arm", *(f"{rate:g}" for rate in rates)], rows) + "\n")
 
 
-def main_table(arms):
-    """Every arm at its last step."""
-    rows = []
+def main_table(arms, start=None):
+    """Every arm at its last step, and the untrained model (the line `start`) if it was asked."""
+    rows = [["untrained", "", "", *(percent(at_the_end(start, column).mean().item())
+                                    for column in ("sampled", "greedy", "pass")), "", "", ""]
+            ] if start else []
     for arm, seeds in arms.items():
         tokens = sum(line["tokens"] for line in seeds.values()) / len(seeds)
         cells = [percent(*t_interval(stacked(seeds, column).mean(1)))
@@ -120,7 +122,7 @@ def family_table(title, pairs, arms):
                       *(percent(o["mean"], o["low"], o["high"], sign="+") for o in other),
                       f"{100 * row['sd']:.1f}", f"{100 * row['detectable']:.1f}"])
     head = ["B - A", "seeds", "sampled", "both", "p", f"Holm, {len(rows)}", "greedy", "curve",
-            "sd over seeds", "detectable"]
+            "sd over seeds", "ten seeds detect"]
     said = "\n".join(f"- {verdict(row, p)}" for row, p in zip(rows, adjusted))
     return f"\n**{title}**, points, paired over seeds.\n\n{table(head, cells)}\n\n{said}\n"
 
@@ -161,8 +163,9 @@ def render(lines):
     arms = by_arm(lines)
     parts = [what_was_run(lines) + "\n", sweep_table(lines)]
     if arms:
-        parts += [main_table(arms), *(family_table(*family, arms) for family in FAMILIES),
-                  curve_table(arms, untrained(lines)), power(arms)]
+        start = untrained(lines)
+        parts += [main_table(arms, start), *(family_table(*family, arms) for family in FAMILIES),
+                  curve_table(arms, start), power(arms)]
     return "".join(parts)
 
 
