@@ -53,8 +53,9 @@ def supports(model):
 def compiled(function):
     """torch.compile for any number of rows of its first argument (rows, width), and this width.
 
-    With a width that is free, too, a kernel tuned for one model would be found on disk, where
-    Inductor keeps them from process to process, and be used for a model of any other width.
+    Were the width free, too, a model could get a kernel that was tuned for another: Inductor keeps
+    them on disk. (Of rows, a kernel is still tuned for the number that came first.) Eight widths a
+    process, more run uncompiled. The first argument is marked: give it to nothing else compiled.
     """
     of_any_width = torch.compile(function, dynamic=True)
 

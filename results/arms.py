@@ -66,5 +66,6 @@ ABLATIONS = {
     "grail-correct": (grail, "--rows correct"), "grail-both": (grail, "--rows both"),
     # Of the embedded model's three blocks the middle one is the first: saliency.py counts 3 // 2.
     "grail-first": (grail, "--leaf first"), "grail-last": (grail, "--leaf last"),
-    "grail-rounding": (grail, "--tokens-per-microbatch 1280"),  # not 8192
+    "correct-level": (grail, "--rows correct", level),  # is to grail-correct what level is to grail
+    "grail-rounding": (grail, "--tokens-per-microbatch 1280"),  # a sixth of its default
 }

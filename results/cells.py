@@ -11,6 +11,7 @@ samples were right, as a string of digits, so every figure of the tables can be 
 
 What we left out, on purpose: the best point of a curve, tests of each point.
 """
+import argparse
 import json
 import sys
 from pathlib import Path
@@ -22,7 +23,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]
 import problems  # noqa: E402
 from checkpoints import write  # noqa: E402
 from intervals import pass_at_k  # noqa: E402
-from paired import both_levels, detectable, p_value, t_interval  # noqa: E402
+from paired import detectable, p_value, t_interval  # noqa: E402
 from problems import BadInput  # noqa: E402
 
 # The questions, each one family of tests: (title, [(B, A), ...]). An arm that was not run is left
@@ -36,6 +37,7 @@ FAMILIES = [
     ("GRAIL with one choice changed", [(arm, "grail") for arm in (
         "grail-predictor", "grail-all-tokens", "grail-no-boost", "grail-correct", "grail-both",
         "grail-first", "grail-last")]),
+    ("Where the weights of right completions stand", [("correct-level", "grail-correct")]),
     ("GRAIL again, its sums in another order", [("grail-rounding", "grail")]),
 ]
 
@@ -49,6 +51,7 @@ def read(path):
     for number, text in enumerate(raw[:raw.rfind(b"\n") + 1].splitlines(), 1):
         try:
             lines.append(json.loads(text))
+            lines[-1]["final"]["right"]  # a KeyError, if it is not there
             cell = tuple(lines[-1]["cell"][k] for k in ("phase", "arm", "rate", "seed"))
         except (ValueError, KeyError, TypeError):
             raise BadInput(f"{path}, line {number}: no cell of study.py.") from None
@@ -75,8 +78,11 @@ def curve(line, k=1, start=None):
 
 
 def by_arm(lines):
-    """{arm: {seed: line}}, arms in the order of FAMILIES, seeds in theirs."""
+    """{arm: {seed: line}}, arms in the order of FAMILIES, seeds in theirs. Raises BadInput for an
+    arm that is in none of them."""
     order, found = ["grpo", *(b for _, pairs in FAMILIES for b, _ in pairs)], {}
+    if unknown := {line["cell"]["arm"] for line in lines} - {*order}:
+        raise BadInput(f"arm {min(unknown)}: is in no family of cells.py.")
     for line in sorted(lines, key=lambda x: (order.index(x["cell"]["arm"]), x["cell"]["seed"])):
         if line["cell"]["phase"] == "final":
             found.setdefault(line["cell"]["arm"], {})[line["cell"]["seed"]] = line
@@ -109,7 +115,8 @@ def stacked(seeds, column):
 
 
 def compared(arms, b, a, column="sampled"):
-    """B - A over the seeds that both have: a dict, differences as shares of 1; None without two."""
+    """B - A over the seeds that both have: a dict, differences as shares of 1, "d" those of every
+    seed and problem (S, N); None without two."""
     seeds = [seed for seed in arms.get(b, {}) if seed in arms.get(a, {})]
     if len(seeds) < 2:
         return None
@@ -117,7 +124,7 @@ def compared(arms, b, a, column="sampled"):
     d = (x - y).mean(1)                                                           # (S,)
     mean, low, high = t_interval(d)
     return dict(b=b, a=a, seeds=len(seeds), mean=mean, low=low, high=high, p=p_value(d),
-                sd=d.std().item(), both=both_levels(x - y), detectable=detectable(d.std().item()))
+                sd=d.std().item(), d=x - y, detectable=detectable(d.std().item()))
 
 
 # ------------------------------------------------------------------------------ for evaluate.py
@@ -128,24 +135,28 @@ def as_evaluated(line):
     without its text; of a problem's samples those that were right come first."""
     point = line["final"]
     header = {"data": "held-out", "samples": point["samples"], "problems": len(point["right"]),
-              "data_sha256": line["settings"]["data_sha256"], **line["cell"]}
+              "study_sha256": line["settings"]["data_sha256"], **line["cell"]}
     records = [{"data": "held-out", "id": i, "sample": j, "strict": j < int(digit)}
                for i, digit in enumerate(point["right"]) for j in range(point["samples"])]
     return "".join(json.dumps(row) + "\n" for row in [{"header": header}, *records])
 
 
 def main(argv=None):
-    argv = sys.argv[1:] if argv is None else argv
-    if len(argv) != 2:
-        raise BadInput("cells.py: needs a file of cells and a folder to write to.")
-    made, folder = by_arm(read(argv[0])), Path(argv[1])
-    if not made:
-        raise BadInput(f"{argv[0]}: no final cell is in it.")
-    folder.mkdir(parents=True, exist_ok=True)
-    for arm, seeds in made.items():
+    parser = argparse.ArgumentParser(description="The final cells as files of evaluate.py.")
+    parser.add_argument("lines", help="a file of study.py, as results/study_embedded.jsonl")
+    parser.add_argument("folder", help="where ARM-SEED.jsonl go")
+    args = parser.parse_args(argv)
+    arms, folder = by_arm(read(args.lines)), Path(args.folder)
+    if not arms:
+        raise BadInput(f"{args.lines}: there is no such file, or no final cell in it.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"{folder}: cannot be a folder ({error.strerror}).") from None
+    for arm, seeds in arms.items():
         for seed, line in seeds.items():
             write(folder / f"{arm}-{seed}.jsonl", as_evaluated(line))
-    print(f"{sum(map(len, made.values()))} files in {folder}: {', '.join(made)}")
+    print(f"{sum(map(len, arms.values()))} files in {folder}: {', '.join(arms)}")
 
 
 if __name__ == "__main__":

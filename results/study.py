@@ -47,7 +47,8 @@ import evaluate  # noqa: E402
 import problems  # noqa: E402
 import tables  # noqa: E402
 from arms import ABLATIONS, ARMS  # noqa: E402
-from cells import read, scores  # noqa: E402
+from cells import read as read_cells  # noqa: E402
+from cells import scores  # noqa: E402
 from checkpoints import append, find, write  # noqa: E402
 from pool import run_all  # noqa: E402
 from problems import BadInput  # noqa: E402
@@ -59,9 +60,10 @@ FEW, SWEEP_SEEDS = 4, (100, 101, 102)  # samples a problem, but at the end; seed
 
 # rate_of: whose sweep an arm takes its rate from, where that is not its own.
 GRIDS = {
-    "embedded": dict(arms=[*ARMS, *ABLATIONS], seeds=10, rates=[5e-5, 1e-4, 2e-4, 4e-4],
-                     steps=40, every=10, validation=500, curve=250, final=1000, samples=8,
-                     save_every=0, rate_of=dict.fromkeys(ABLATIONS, "grail")),
+    "embedded": dict(arms=[arm for arm in [*ARMS, *ABLATIONS] if arm != "correct-level"], seeds=10,
+                     rates=[5e-5, 1e-4, 2e-4, 4e-4], steps=40, every=10, validation=500,
+                     curve=250, final=1000, samples=8, save_every=0,
+                     rate_of=dict.fromkeys(ABLATIONS, "grail")),
     "quick": dict(arms=["grpo", "grail"], seeds=3, rates=[2e-4], steps=40, every=10, validation=500,
                   curve=200, final=500, samples=4, save_every=0, rate_of={}),
     "real": dict(arms=["grpo", "grail", "shuffled"], seeds=3, rates=[1e-6, 3e-6, 1e-5], steps=40,
@@ -256,7 +258,7 @@ def check_disk(setup, jobs):
 
 def load(path, setup):
     """The lines that are there. Raises BadInput if they were made with other settings."""
-    lines = read(path)
+    lines = read_cells(path)
     for line in lines:
         for k, value in setup["settings"].items():
             if line["settings"].get(k) != value:

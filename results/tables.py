@@ -17,7 +17,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]
 import problems  # noqa: E402
 from cells import (  # noqa: E402
     FAMILIES, at_the_end, by_arm, compared, mean_curve, read, scores, stacked, untrained)
-from paired import Z, holm, t_interval  # noqa: E402
+from paired import Z, both_levels, holm, t_interval  # noqa: E402
 
 # ------------------------------------------------------------------------------ the text
 
@@ -118,7 +118,7 @@ def family_table(title, pairs, arms):
         other = [compared(arms, row["b"], row["a"], column) for column in ("greedy", "curve")]
         cells.append([f"{row['b']} - {row['a']}", str(row["seeds"]),
                       percent(row["mean"], row["low"], row["high"], sign="+"),
-                      bracket(*row["both"]), p_text(row["p"]), p_text(p),
+                      bracket(*both_levels(row["d"])), p_text(row["p"]), p_text(p),
                       *(percent(o["mean"], o["low"], o["high"], sign="+") for o in other),
                       f"{100 * row['sd']:.1f}", f"{100 * row['detectable']:.1f}"])
     head = ["B - A", "seeds", "sampled", "both", "p", f"Holm, {len(rows)}", "greedy", "curve",
@@ -146,7 +146,7 @@ def power(arms):
     if not rows:
         return ""
     seen = sorted(100 * row["detectable"] for row in rows)
-    span = f"{seen[0]:.1f}" + f" to {seen[-1]:.1f}" * (len(seen) > 1)
+    span = " to ".join(dict.fromkeys(f"{end:.1f}" for end in (seen[0], seen[-1])))
     spread = sorted(100 * stacked(seeds, "sampled").mean(1).std().item()
                     for seeds in arms.values() if len(seeds) > 1)
     seeds = min(row["seeds"] for row in rows)
@@ -177,17 +177,20 @@ DASHES = ["", "6 3", "2 3", "9 3 2 3"]
 
 
 def figure(lines):
-    """SVG: curves, mean over seeds, and differences with their t intervals. One of more than 20
-    points is written, not drawn, for it would press the others into one line."""
-    arms, far = by_arm(lines), 0.2
+    """SVG: curves, mean over seeds, and differences with their t intervals. Where one reaches 20
+    points it is written, not drawn, for it would press the others into one line."""
+    arms, against_grpo, changed = by_arm(lines), FAMILIES[0][1], FAMILIES[2][1]
     curves = {arm: mean_curve(arms[arm], 1, untrained(lines))
-              for arm in ("grpo", *(b for b, _ in FAMILIES[0][1])) if arm in arms}
-    rows = []  # differences, each block of them below its title
-    for _, pairs in (FAMILIES[0], FAMILIES[2]):
-        block = [row for b, a in pairs if (row := compared(arms, b, a))]
-        rows += [f"minus {block[0]['a']}", *block] if block else []
+              for arm in ("grpo", *(b for b, _ in against_grpo)) if arm in arms}
+    blocks = [[row for b, a in pairs if (row := compared(arms, b, a))]
+              for pairs in (against_grpo, changed)]
+    rows = [row for block in blocks for row in block]
     ticks = sorted({step for points in curves.values() for step in points})
-    out, bottom = [], 20 + 22 * max(12, len(curves), len(rows))
+    height = max(12, len(curves), len(rows) + sum(map(bool, blocks)))  # lines of text
+    out, bottom = [], 42 + 22 * height
+
+    def reach(row):
+        return max(abs(row["low"]), abs(row["high"]))
 
     def text(x, y, words, anchor="start"):
         out.append(f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}">{words}</text>')
@@ -213,21 +216,21 @@ def figure(lines):
     for step in ticks:
         text(40 + 300 * step / ticks[-1], bottom + 18, str(step), "middle")
     if rows:
-        widest = max(0.01, *(abs(row[end]) for row in rows if isinstance(row, dict)
-                             and abs(row["mean"]) < far for end in ("low", "high")))
+        widest, y = max([0.01, *(reach(row) for row in rows if reach(row) < 0.2)]), 44
         text(560, 20, "differences at the last step, points, 95 %")
         line(760, 30, 760, bottom, grid)
-        for i, row in enumerate(rows):
-            y = 44 + 22 * i
-            text(640, y, row if isinstance(row, str) else row["b"], "end")
-            if isinstance(row, str):
-                continue
-            if abs(row["mean"]) >= far:
-                text(650, y, percent(row["mean"], row["low"], row["high"], sign="+"))
-                continue
-            low, mean, high = (760 + 110 * row[k] / widest for k in ("low", "mean", "high"))
-            line(low, y - 4, high, y - 4, 'stroke="#000" stroke-width="1.5"')
-            out.append(f'<circle cx="{mean:.1f}" cy="{y - 4}" r="4"/>')
+        for block in filter(None, blocks):
+            text(640, y, f"minus {block[0]['a']}", "end")
+            for row in block:
+                y += 22
+                text(640, y, row["b"], "end")
+                if reach(row) >= 0.2:
+                    text(650, y, percent(row["mean"], row["low"], row["high"], sign="+"))
+                    continue
+                low, mean, high = (760 + 110 * row[k] / widest for k in ("low", "mean", "high"))
+                line(low, y - 4, high, y - 4, 'stroke="#000" stroke-width="1.5"')
+                out.append(f'<circle cx="{mean:.1f}" cy="{y - 4}" r="4"/>')
+            y += 22
         for sign in (-1, 0, 1):
             text(760 + 110 * sign, bottom + 18, f"{100 * sign * widest:+.1f}", "middle")
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 890 {bottom + 40}" '

@@ -150,17 +150,28 @@ def test_cells_are_files_for_evaluate_py(tmp_path):
     sides = [[tmp_path / f"out/{arm}-{seed}.jsonl" for seed in (0, 1)] for arm in ("grpo", "grail")]
     row, = intervals.compare(*sides)
     assert (row["problems"], row["a"], row["b"], row["difference"]) == (2, 0.5, 0.25, -0.25)
-    with pytest.raises(BadInput, match="no final cell"):
-        cells.main([str(write(tmp_path / "b.jsonl", [])), str(tmp_path / "out")])
+    header = json.loads(sides[1][1].read_text().splitlines()[0])["header"]
+    assert (header["problems"], header["samples"], header["arm"], header["seed"]) == (
+        2, 4, "grail", 1)
+    for bad, said in (([], "no final cell"), ([line("nope", 0, "1")], "arm nope"),
+                      ([{"cell": lines[0]["cell"]}], "line 1: no cell")):
+        with pytest.raises(BadInput, match=said):
+            cells.main([str(write(tmp_path / "b.jsonl", bad)), str(tmp_path / "out")])
 
 
 def test_one_that_is_far_off_does_not_flatten_the_figure():
-    """GRAIL is 5 points below GRPO, a coin 45: the axis is GRAIL's, and the coin's is written."""
-    digits = {"grpo": "2" * 20, "grail": "1" * 4 + "2" * 16, "random": "0" * 18 + "2" * 2}
-    drawn = tables.figure([line(arm, seed, right, curve=[(0, right)])
-                           for arm, right in digits.items() for seed in (0, 1)])
-    assert drawn.count("<circle") == 1 and "+5.0</text>" in drawn
+    """GRAIL is 5 points below GRPO, a coin 45, a change of GRAIL 10 above it: the axis is the
+    change's, the coin's figure is written. With the coin alone there is nothing to draw."""
+    digits = {"grpo": "2" * 20, "grail": "1" * 4 + "2" * 16, "random": "0" * 18 + "2" * 2,
+              "grail-both": "2" * 16 + "3" * 4}
+    lines = [line(arm, seed, right, curve=[(0, right)])
+             for arm, right in digits.items() for seed in (0, 1)]
+    drawn = tables.figure(lines)
+    assert drawn.count("<circle") == 2 and "+10.0</text>" in drawn
+    assert "minus grpo</text>" in drawn and "minus grail</text>" in drawn
     assert "-45.0 [-45.0, -45.0]</text>" in drawn
+    assert "<circle" not in tables.figure([one for one in lines if one["cell"]["arm"] in (
+        "grpo", "random")])
 
 
 def test_a_sweep_takes_the_best_mean_and_says_so_at_the_edge():
@@ -212,7 +223,8 @@ def test_the_page_is_what_its_lines_say():
 def test_every_arm_is_in_a_question():
     """An arm that no family names would be trained for hours and shown nowhere."""
     named = {b for _, pairs in cells.FAMILIES for b, _ in pairs} | {"grpo"}
-    assert named == set(EVERY_ARM) == set(study.GRIDS["embedded"]["arms"])
+    assert named == set(EVERY_ARM)
+    assert set(study.GRIDS["embedded"]["arms"]) == set(EVERY_ARM) - {"correct-level"}
 
 
 # ------------------------------------------------------------------ the arms
