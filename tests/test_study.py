@@ -492,7 +492,8 @@ def test_a_cell_goes_on_from_its_checkpoint(here):
     first two steps ran before, and they are not run again."""
     argv, _, out = here
     args = SimpleNamespace(quick=False, grid="real", model=argv[3], data="train.jsonl", out="",
-                           test="test.jsonl", device="cpu", arms="", seeds=0, also=argv[-1][7:])
+                           test="test.jsonl", device="cpu", arms="", seeds=0, first_seed=0,
+                           also=argv[-1][7:])
     settings, _ = study.prepare(args)
     cell = dict(phase="final", arm="grpo", rate=1e-3, seed=0)
     unbroken = study.run_cell(cell, settings)
