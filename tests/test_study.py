@@ -126,6 +126,8 @@ def test_columns_by_hand():
     assert cells.at_the_end(one, "greedy").tolist() == [0, 1]
     assert cells.curve(one) == {10: 1.0, 40: 0.25}
     assert cells.stacked({0: one}, "curve").tolist() == [[0.625]]
+    drawn = tables.main_table({"grpo": {0: one}}, line("grpo", 0, "12", greedy="11", phase="start"))
+    assert "| untrained |  |  | 37.5 | 100.0 | 100.0 |  |  |  |\n| grpo |" in drawn
 
 
 def test_the_text_says_what_the_numbers_say():
@@ -233,6 +235,15 @@ def test_every_arm_is_in_a_question():
 def setup(**changed):
     grid = study.GRIDS["embedded"]
     return {**grid, "model": "tiny", "device": "cpu", "train": "arithmetic", "also": "", **changed}
+
+
+def test_fresh_seeds_begin_where_they_are_told_to():
+    """Two seeds from 10 on, of which one has its line: 11 is left. The sweep's seeds stay."""
+    asked = setup(arms=["grpo"], rates=[1e-4], seeds=2, first_seed=10)
+    left = study.cells_of("final", asked, [line("grpo", 10, "1")])
+    assert [cell["seed"] for cell in left] == [11]
+    swept = study.cells_of("sweep", asked | {"rates": [1e-4, 2e-4]}, [])
+    assert {cell["seed"] for cell in swept} == set(study.SWEEP_SEEDS)
 
 
 @pytest.mark.parametrize("arm", EVERY_ARM)
