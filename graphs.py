@@ -213,7 +213,7 @@ class Head(torch.autograd.Function):
     """h (M, H), weight (V, H), y (M,) -> log pi(y), entropy, (M,) each, `chunk` tokens at a time.
 
     Of each token the softmax's normaliser is kept, and no logits, for the backward runs the head
-    again. The weight's gradient is summed over the chunks in fp32.
+    again. The weight's gradient is summed in fp32, inside a chunk and over the chunks.
     """
     chunk = 1024
 
@@ -236,5 +236,5 @@ class Head(torch.autograd.Function):
         for some in zip(*(x.split(Head.chunk) for x in (h, y, normaliser, g))):
             d = slope(linear(some[0], low), *some[1:], ctx.temperature)  # (chunk, V)
             dh.append(d @ low)                                           # (chunk, H)
-            dweight += d.T @ some[0]
+            torch.addmm(dweight, d.T, some[0], out_dtype=torch.float32, out=dweight)  # (V, H)
         return torch.cat(dh).float(), dweight, None, None

@@ -147,10 +147,13 @@ def update(model, optimizer, rollouts, rewards, credit, config, tokenizer, refer
             forward = forward_of(batch)
             rows, t = forward.rows, forward.logprobs.shape[1]
             if inner == 0:
-                old[rows, :t] = forward.logprobs.detach()
+                turn = config.compile and model.graphs.turn
                 weights[rows, :t] = credit(forward) * forward.completion_mask
                 for name, values in forward.figures.items():
                     noted[name] = noted.get(name, 0) + (values * counts[rows]).sum()
+                if config.compile and model.graphs.turn != turn:
+                    forward = forward_of(batch)  # credit ran the recordings, this forward is gone
+                old[rows, :t] = forward.logprobs.detach()
                 if reference is not None:
                     with autocast, torch.no_grad():
                         ref[rows, :t] = forward_pass(reference, rollouts, batch, config.temperature,

@@ -138,8 +138,6 @@ def main(argv=None):
         raise BadInput(f"--draws {config.draws}: must be at least 1.")
     if config.chunk < 0 or config.chunk == 1:
         raise BadInput(f"--chunk {config.chunk}: 0, or at least 2, for one copy is unchanged.")
-    if config.compile:
-        raise BadInput("--compile: OAR runs the layers again, in shapes of its own; leave it out.")
     train(config, credit(config))
 
 

@@ -135,8 +135,9 @@ def input_gradient(forward, spans, draws=4, sigma=1e-3, seed=0, outcome="mean", 
 
     forward, spans: as in gradient_activation. The clean distribution is the forward's own; each
     draw is another forward and a backward to the embeddings, beside the policy's own graph, so the
-    activations of two forwards are held. No parameter's .grad is touched. A row whose answer moves
-    by less than fp32 rounding gets zeros. reproduced: as declare-lab/grail, noise on and scores of
+    activations of two forwards are held (recordings of --compile hold one: the policy's forward is
+    gone then, and grpo.update runs it again). No parameter's .grad is touched. A row whose answer
+    moves by less than fp32 rounding gets zeros. reproduced: as declare-lab/grail, noise on and scores of
     the positions that predict the completion, times the noisy embedding, for all of the box.
     """
     scores = torch.zeros(forward.logprobs.shape, device=forward.logprobs.device)  # (b, T)
@@ -164,7 +165,7 @@ def input_gradient(forward, spans, draws=4, sigma=1e-3, seed=0, outcome="mean", 
             noise[n, at] = sigma * normals((seed, draw, forward.sampled[n]), clean[n, at])
         leaf = (clean + noise).requires_grad_()  # (b, L, H)
         with torch.autocast(scores.device.type, torch.bfloat16, enabled=scores.is_cuda):
-            hidden = forward.body(inputs_embeds=leaf, use_cache=False).last_hidden_state
+            hidden = forward.layers(leaf)  # (b, L, H)
         after = logits(hidden[i, t])
         K = sum(answer_shift(a, b, y, outcome) for a, b, y in zip(before, after, ids))
         gradient, = torch.autograd.grad(K, leaf)  # (b, L, H)
@@ -176,6 +177,7 @@ def input_gradient(forward, spans, draws=4, sigma=1e-3, seed=0, outcome="mean", 
 
 
 @torch.no_grad()
+@torch.compiler.set_stance("force_eager")  # layers compiled to train (--compile) know no cache
 def perturbation(forward, spans, outcome="mean", replace="pad", chunk=0):
     """OAR-P: answer_shift when the token is replaced, for every token before the box, (b, T) fp32.
 

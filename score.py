@@ -11,6 +11,7 @@ runs on a few hundred tokens at a time, and again in the backward.
 What we left out, on purpose: packing several completions into one row (they are batched by alike
 lengths instead, see grpo.microbatches), value heads, models that scale or cap their logits.
 """
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -37,7 +38,8 @@ class Forward:
     advantages: torch.Tensor       # (b,)
     tokenizer: object
     rows: torch.Tensor             # (b,) which of the batch's B rows these are
-    body: torch.nn.Module          # (b, L, H) -> (b, L, H), from embeddings to what the head reads
+    layers: Callable               # (b, L, H) -> (b, L, H), from embeddings to what the head reads
+    body: torch.nn.Module          # the same as a module, which can do with a cache
     figures: dict = field(default_factory=dict)  # what credit wants in the log: name -> (b,)
 
 
@@ -105,10 +107,13 @@ def forward_pass(model, rollouts, rows, temperature, compiled=False, logprobs=No
     place = prompt_lengths + torch.arange(T, device=ids.device)  # (b, T)
     place = place.clamp(max=ids.shape[1] - 1)  # (b, T) beyond a row's end anything will do
     embeddings = model.get_input_embeddings()(ids)  # (b, L, H)
+    body = model.base_model
+    layers = model.graphs if compiled else lambda x: body(
+        inputs_embeds=x, use_cache=False).last_hidden_state  # (b, L, H) -> (b, L, H)
     if compiled:
-        last, hidden_states = model.graphs(embeddings), None  # (b, L, H)
+        last, hidden_states = layers(embeddings), None  # (b, L, H)
     else:
-        out = model.base_model(inputs_embeds=embeddings, use_cache=False, output_hidden_states=True)
+        out = body(inputs_embeds=embeddings, use_cache=False, output_hidden_states=True)
         last, hidden_states = out.last_hidden_state, out.hidden_states
     hidden = last.gather(1, (place - 1)[:, :, None].expand(-1, -1, last.shape[2]))  # (b, T, H)
     head = model.get_output_embeddings()
@@ -119,5 +124,5 @@ def forward_pass(model, rollouts, rows, temperature, compiled=False, logprobs=No
     else:
         logprobs, entropy = logprobs[rows, :T], None
     return Forward(ids, embeddings, hidden_states, place, hidden, head, temperature, logprobs,
-                   entropy, completion_ids, mask, rows=rows, sampled=sampled, body=model.base_model,
-                   **about)
+                   entropy, completion_ids, mask, rows=rows, sampled=sampled, layers=layers,
+                   body=body, **about)

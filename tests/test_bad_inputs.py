@@ -421,12 +421,11 @@ def test_real_processes_end_alike(desk):
 
 
 def test_compile_is_refused_where_its_recordings_would_be_wrong(tmp_path, monkeypatch):
-    """Before anything is loaded, and no folder is left: OAR runs the layers in other shapes, what
-    is recomputed cannot be recorded, and a model that is not on a card has no recordings."""
+    """Before anything is loaded, and no folder is left: what is recomputed cannot be recorded, and
+    a model that is not on a card has no recordings."""
     monkeypatch.chdir(tmp_path)
     flags = ["--device", "cuda", "--compile"]
-    for main, argv, reason in ((oar.main, [], "--compile: OAR runs the layers again"),
-                               (grpo.main, ["--checkpointing"], "--checkpointing: recordings"),
+    for main, argv, reason in ((grpo.main, ["--checkpointing"], "--checkpointing: recordings"),
                                (grail.main, ["--leaf", "first"], "--leaf first: compiled layers")):
         with pytest.raises(problems.BadInput, match=reason):
             main([*flags, *argv])

@@ -15,6 +15,7 @@ import decode
 import grail
 import graphs
 import grpo
+import oar
 import problems
 import rollout
 import saliency
@@ -174,6 +175,25 @@ def test_recorded_layers_are_the_plain_ones_for_any_shape():
         assert (p.grad - q.grad).norm() / q.grad.norm() < 0.03, n
 
 
+def test_oar_g_by_recordings_is_oar_g():
+    """Strong noise, so that bf16 does not drown it. The policy's own forward is gone after it."""
+    model = model_on("cuda")
+    out = rollout.sample(model, Numbers(), PROMPTS, samples=2, max_new_tokens=12, seed=3)
+    out = dataclasses.replace(out, lengths=torch.full((6,), 12, device="cuda"))
+    plain, found = copy.deepcopy(model), []
+    model.graphs = graphs.Graphs(model, 256)
+    for compiled in (False, True):
+        with torch.autocast("cuda", torch.bfloat16):
+            forward = grpo.forward_pass(model if compiled else plain, out, range(6), 1.0, compiled,
+                                        texts=[], rewards=None, advantages=None, tokenizer=None)
+        found.append(saliency.input_gradient(forward, [(6, 7, 8, 9)] * 6, draws=1, sigma=0.02))
+    plain, recorded = found
+    assert (plain[:, :6] > 0).all() and (plain[:, 6:] == 0).all()
+    assert (recorded - plain).norm() / plain.norm() < 0.1
+    with pytest.raises(RuntimeError, match="gone"):
+        forward.logprobs.sum().backward()
+
+
 def test_recordings_go_when_the_sampler_is_short_of_memory_and_come_back(monkeypatch):
     """The same hidden states and gradients from the second recording; .grad is never touched."""
     model = model_on("cuda")
@@ -222,11 +242,13 @@ def test_what_recordings_kept_goes_back_to_the_card():
         torch.autograd.grad(stale, e)
 
 
-def test_grail_trains_with_recordings_and_resumes(tmp_path):
+@pytest.mark.parametrize("main, more", [
+    (grail.main, []), (oar.main, []), (oar.main, ["--signal", "perturbation"])])
+def test_the_loop_trains_with_recordings_and_resumes(main, more, tmp_path):
     """The whole loop with --compile: two steps, saved, a third; each says what it took."""
-    argv = ["--device", "cuda", "--compile", "--eval-problems", "0"]
-    grail.main([*argv, "--steps", "2", "--name", str(tmp_path / "run")])
-    grail.main([*argv, "--steps", "3", "--resume", str(tmp_path / "run")])
+    argv = ["--device", "cuda", "--compile", "--eval-problems", "0", *more]
+    main([*argv, "--steps", "2", "--name", str(tmp_path / "run")])
+    main([*argv, "--steps", "3", "--resume", str(tmp_path / "run")])
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
     assert [line["step"] for line in lines] == [1, 2, 3]
     assert all(line["peak_gb"] > 0 and line["grad_norm"] > 0 for line in lines)

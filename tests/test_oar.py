@@ -288,8 +288,8 @@ def linear_forward(before):
     head.weight.data = torch.tensor([[1.], [0.]], dtype=torch.float64)
     T, body, embeddings = len(e) - 1, Running(b), torch.tensor([e], dtype=torch.float64)[..., None]
     return SimpleNamespace(
-        embeddings=embeddings, body=body, hidden=body(embeddings).last_hidden_state[:, :-1],
-        head=head,
+        embeddings=embeddings, layers=lambda x: body(x).last_hidden_state, head=head,
+        hidden=body(embeddings).last_hidden_state[:, :-1],
         place=torch.arange(1, T + 1)[None], logprobs=torch.zeros(1, T),
         completion_ids=torch.zeros(1, T, dtype=torch.int64), sampled=[[0] * T],
         completion_mask=torch.ones(1, T, dtype=torch.bool))

@@ -23,6 +23,7 @@ import checkpoints
 import grail
 import graphs
 import grpo
+import oar
 import problems
 import rollout
 import runs
@@ -631,13 +632,22 @@ def test_a_full_card_names_the_flags_in_order(tmp_path, monkeypatch):
 
 
 class Played:
-    """graphs.Graphs for a CPU: what a card would replay is run, and .grad must stay where it is."""
+    """graphs.Graphs for a CPU: what a card would replay is run, a forward ends the life of the one
+    before it, and .grad must stay where it is."""
 
     def __init__(self, model, tokens):
-        self.model, self.gradients = model, {}
+        self.model, self.gradients, self.turn = model, {}, 0
 
     def __call__(self, embeddings):
-        return graphs.through_layers(self.model.base_model, embeddings)
+        self.turn += 1
+        mine, hidden = self.turn, graphs.through_layers(self.model.base_model, embeddings)
+
+        def alive(_):
+            assert mine == self.turn, "a backward through a forward that is gone"
+
+        if hidden.requires_grad:
+            hidden.register_hook(alive)
+        return hidden
 
     def head(self, h, y, temperature):
         return score.scores(self.model.lm_head(h), y, temperature)
@@ -648,17 +658,23 @@ class Played:
             assert self.gradients.setdefault(name, p.grad) is p.grad, name
 
 
-def test_the_loop_with_recordings_is_the_loop_without(tmp_path, monkeypatch, capsys):
-    """GRAIL, three steps, saved after the second and resumed: the same figures and weights, but for
-    rounding, as rows meet others in a micro-batch. On a CPU the flag itself is left out, and said.
+@pytest.mark.parametrize("method", ["grail", "gradient", "perturbation"])
+def test_the_loop_with_recordings_is_the_loop_without(method, tmp_path, monkeypatch, capsys):
+    """GRAIL and OAR, three steps, saved after the second and resumed: the same figures and weights,
+    but for rounding, as rows meet others in a micro-batch. (OAR-G runs the recordings itself, so
+    the policy's forward is gone after it.) On a CPU the flag itself is left out, and said.
     """
     monkeypatch.setattr(grpo, "Graphs", Played)
 
     def trained(compiled, *argv):
         config = runs.parse(runs.flags("grail", ""), [*SMALL, *map(str, argv)])
-        config.rows, config.leaf, config.as_released = "wrong", "embeddings", False
         config.compile = compiled
-        return grpo.train(config, grail.credit(config))
+        if method == "grail":
+            config.rows, config.leaf, config.as_released = "wrong", "embeddings", False
+            return grpo.train(config, grail.credit(config))
+        config.signal, config.draws, config.as_released = method, 2, "no"
+        config.outcome, config.replace, config.chunk = "mean", "pad", 0
+        return grpo.train(config, oar.credit(config))
 
     trained(False, "--name", tmp_path / "plain", "--steps", 3)
     trained(True, "--name", tmp_path / "half", "--steps", 2)
