@@ -197,10 +197,12 @@ def attend_on_card(qkv, keys, values, rows, places, lengths, cos, sin, q_norm, k
     R, (_, HK, slots, D) = len(qkv), keys.shape
     HQ = qkv.shape[1] // D - 2 * HK
     out = torch.empty(R, HQ * D, dtype=qkv.dtype, device=qkv.device)
+    # Many small programs hide each other's waiting; few must be large, to ask for much at a time.
+    block, warps = (max(16, 4096 // D), max(1, D // 128)) if R * HK >= 256 else (64, 4)
     append_and_attend[R, HK](
         qkv, keys, values, out, rows, places, lengths, cos, sin, q_norm, k_norm, eps, D ** -.5,
-        slots, HQ=HQ, HK=HK, D=D, HALF=D // 2, GROUP=HQ // HK, BLOCK=64,
-        NORM=q_norm is not None, num_warps=4, num_stages=3)
+        slots, HQ=HQ, HK=HK, D=D, HALF=D // 2, GROUP=HQ // HK, BLOCK=block,
+        NORM=q_norm is not None, num_warps=warps, num_stages=3)
     return out
 
 

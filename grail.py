@@ -44,6 +44,7 @@ import problems
 import saliency
 from grpo import train
 from runs import flags, parse
+from score import on_card
 
 
 def grail_credit(s, mask, spans, advantages, rows="wrong", as_released=False,
@@ -59,8 +60,10 @@ def grail_credit(s, mask, spans, advantages, rows="wrong", as_released=False,
         raise ValueError(f"rows={rows!r} must be wrong, correct or both; w_std={w_std!r} positive.")
     B, T = s.shape
     t = torch.arange(T, device=s.device).expand(B, T)                                # (B, T)
-    boxed = torch.tensor([span is not None for span in spans], device=s.device)      # (B,)
-    edges = torch.tensor([span or (T, T, T, T) for span in spans], device=s.device)  # (B, 4)
+    edges = torch.tensor([span or (-1, -1, -1, -1) for span in spans])   # (B, 4)
+    if s.is_cuda:  # sent from pinned memory, for which nobody has to wait
+        edges = edges.pin_memory().to(s.device, non_blocking=True)       # (B, 4)
+    boxed = edges[:, 0] >= 0                                             # (B,)
     start, content, close, end = edges.T[:, :, None]                                 # (B, 1) each
     A = advantages[:, None]  # (B, 1)
     side = {"wrong": A <= 0, "correct": A > 0, "both": A.new_ones(B, 1).bool()}[rows]  # (B, 1)
@@ -102,13 +105,14 @@ def credit(config, alignment=None, weigh=grail_credit):
         spans = [saliency.answer_span(forward.tokenizer, ids, text, which)
                  for ids, text in zip(forward.sampled, forward.texts)]
         # Saliency only where it is used: on this side and with a gradient. Without any such row
-        # the backward is skipped.
-        wrong, correct = config.rows != "correct", config.rows != "wrong"
-        asked = ((A < 0) & wrong) | ((A > 0) & correct)  # (b,)
+        # the backward is skipped. Decided on the CPU: to ask the card is to wait.
+        sides = {"wrong": (-1,), "correct": (1,), "both": (-1, 1)}[config.rows]
+        asked = [sign in sides for sign in forward.signs]  # b of bool
         lost = [span is None or (span[0] < 2 and not config.as_released) for span in spans]
-        forward.figures["fallback"] = asked & torch.tensor(lost, device=A.device)  # (b,)
+        forward.figures["fallback"] = on_card(
+            [on and gone for on, gone in zip(asked, lost)], A.device)  # (b,)
         wanted = [span if on and not gone else None
-                  for span, on, gone in zip(spans, asked.tolist(), lost)]
+                  for span, on, gone in zip(spans, asked, lost)]
         s = saliency.gradient_activation(forward, wanted, config.leaf, read)  # (b, T)
         return weigh(s, mask, spans, A, config.rows, config.as_released)
     return weights

@@ -118,7 +118,7 @@ def update(model, optimizer, rollouts, rewards, credit, config, tokenizer, refer
     needed = counts | (trained & (config.kl > 0))      # (B,)
     order = needed.nonzero()[:, 0].tolist()
     # Alike signs together, for a credit of one sign then has whole batches to skip; then lengths.
-    signs, total_tokens = (advantages > 0).tolist(), [sum(size) for size in rollouts.sizes]
+    signs, total_tokens = advantages.sign().tolist(), [sum(size) for size in rollouts.sizes]
     order.sort(key=lambda i: (signs[i], -total_tokens[i]))
     width = WIDTH if config.compile else 1  # what a recording pads rows to
     batches = microbatches(order, [-(-n // width) * width for n in total_tokens],
@@ -136,7 +136,8 @@ def update(model, optimizer, rollouts, rewards, credit, config, tokenizer, refer
             return forward_pass(model, rollouts, rows, config.temperature, config.compile,
                                 logprobs, tokenizer=tokenizer,
                                 texts=[rollouts.texts[i] for i in rows],
-                                rewards=rewards.flatten()[at], advantages=advantages[at])
+                                rewards=rewards.flatten()[at], advantages=advantages[at],
+                                signs=[signs[i] for i in rows])
 
     if batch_credit is not None and batches:
         with torch.no_grad():

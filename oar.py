@@ -103,9 +103,8 @@ def credit(config):
         mask = forward.completion_mask  # (b, T)
         # A completion of advantage 0 has no gradient, so its weights do not matter.
         spans = [saliency.answer_span(forward.tokenizer, ids, text,
-                                      "first" if reproduced else "last") if A != 0 else None
-                 for ids, text, A in zip(forward.sampled, forward.texts,
-                                         forward.advantages.tolist())]
+                                      "first" if reproduced else "last") if sign else None
+                 for ids, text, sign in zip(forward.sampled, forward.texts, forward.signs)]
         if not reproduced:  # one token alone has no spread: it would fall back in any case
             spans = [span if span and span[0] > 1 else None for span in spans]
         if config.signal == "perturbation":

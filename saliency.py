@@ -26,6 +26,7 @@ import torch
 from transformers import DynamicCache
 
 import verify
+from score import on_card
 
 
 def answer_span(tokenizer, ids, text, which="last"):
@@ -80,7 +81,7 @@ def gradient_activation(forward, spans, leaf="embeddings", alignment="own"):
         blocks = len(forward.hidden_states) - 1
         index = {"first": 1, "middle": blocks // 2, "last": blocks - 1}[leaf]
         activation = forward.hidden_states[index]  # (b, L, H)
-    i, t = torch.tensor(where, device=device).T                                 # (K,) each
+    i, t = on_card(where, device).T                                             # (K,) each
     logits = forward.head(forward.hidden[i, t]).float() / forward.temperature   # (K, V)
     y = forward.completion_ids[i, t]  # (K,)
     J = -logits.log_softmax(-1).gather(1, y[:, None]).sum()
@@ -137,8 +138,9 @@ def input_gradient(forward, spans, draws=4, sigma=1e-3, seed=0, outcome="mean", 
     draw is another forward and a backward to the embeddings, beside the policy's own graph, so the
     activations of two forwards are held (recordings of --compile hold one: the policy's forward is
     gone then, and grpo.update runs it again). No parameter's .grad is touched. A row whose answer
-    moves by less than fp32 rounding gets zeros. reproduced: as declare-lab/grail, noise on and scores of
-    the positions that predict the completion, times the noisy embedding, for all of the box.
+    moves by less than fp32 rounding gets zeros. reproduced: as declare-lab/grail, noise on and
+    scores of the positions that predict the completion, times the noisy embedding, for all of the
+    box.
     """
     scores = torch.zeros(forward.logprobs.shape, device=forward.logprobs.device)  # (b, T)
     rows = [i for i, span in enumerate(spans) if span and span[1] < span[2]]
@@ -152,7 +154,7 @@ def input_gradient(forward, spans, draws=4, sigma=1e-3, seed=0, outcome="mean", 
     ids = [forward.completion_ids[i, a:b] for i, (a, b) in zip(rows, answers)]
     where = [(i, first + u - 1, u) for i, first, (a, b) in zip(rows, firsts, answers)
              for u in range(a, b)]
-    i, t, u = torch.tensor(where, device=scores.device).T  # (K,) each, token u of row i is at t + 1
+    i, t, u = on_card(where, scores.device).T  # (K,) each, token u of row i is at t + 1
 
     def logits(hidden):
         return forward.head(hidden.to(clean.dtype)).split([len(y) for y in ids])  # r (K, V)

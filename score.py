@@ -40,7 +40,12 @@ class Forward:
     rows: torch.Tensor             # (b,) which of the batch's B rows these are
     layers: Callable               # (b, L, H) -> (b, L, H), from embeddings to what the head reads
     body: torch.nn.Module          # the same as a module, which can do with a cache
+    signs: list = None             # b of -1, 0, 1: the advantages', on the CPU, nothing to wait for
     figures: dict = field(default_factory=dict)  # what credit wants in the log: name -> (b,)
+
+    def __post_init__(self):
+        if self.signs is None and self.advantages is not None:
+            self.signs = self.advantages.sign().tolist()
 
 
 def scores(logits, y, temperature):

@@ -16,6 +16,7 @@ end. Parts:
     long       8 rows of 4,096 tokens, GRAIL
     compiled   grpo.update with --compile at several budgets, then whole steps; `_short`: as if
                memory were short: recordings are let go before sampling and made again after it
+               (GRPO alone)
     trl        TRL's GRPOTrainer, its own sampler, if it can be imported
 
 Seconds are medians of --repeat calls after one to warm up or more (of OAR-P and `long`: the second
@@ -88,14 +89,18 @@ def prompts(rows, tokens):
 
 
 def rates(device):
-    """What the card can do: TB/s of a copy (read and written), TFLOP/s of a bf16 product."""
+    """What the card can do: TB/s of a copy (read and written), TFLOP/s of a bf16 product, alone and
+    as the 500th in a row, when power and heat have pulled the clock down."""
     x = torch.empty(2**31, dtype=torch.uint8, device=device)
     y = torch.empty_like(x)
-    a, b = (torch.randn(8192, 8192, dtype=torch.bfloat16, device=device) for _ in range(2))
-    copy, product = (statistics.median(timed(work, device, 5)[0][1:])
-                     for work in (lambda: y.copy_(x), lambda: a @ b))
+    a, b, c = (torch.randn(8192, 8192, dtype=torch.bfloat16, device=device) for _ in range(3))
+    copy, product, many = (
+        statistics.median(timed(work, device, 5)[0][1:])
+        for work in (lambda: y.copy_(x), lambda: torch.mm(a, b, out=c),
+                     lambda: [torch.mm(a, b, out=c) for _ in range(500)]))
     return {"copy_tb_per_second": 2 * 2**31 / copy / 1e12,
-            "matrix_tflops": 2 * 8192**3 / product / 1e12}
+            "matrix_tflops": 2 * 8192**3 / product / 1e12,
+            "matrix_tflops_sustained": 500 * 2 * 8192**3 / many / 1e12}
 
 
 def rewards_of(rows, device):
@@ -241,12 +246,13 @@ def main(argv=None):
         out = dataclasses.replace(made[args.rows, args.tokens], lengths=lengths)
         return args.rows * args.prompt + int(lengths.sum()), lambda: update(rollouts=out, **options)
 
-    def step(name, train):
-        """Sampling and this update, with recordings kept and without."""
+    def step(name, train, short=True):
+        """Sampling and this update, with recordings kept, and without if short."""
         tokens = args.rows * args.tokens
         measure(name, tokens, lambda: draw(args.rows, args.tokens), train)
-        measure(f"{name}_short", tokens,
-                lambda: (model.graphs.release(), draw(args.rows, args.tokens)), train)
+        if short:
+            measure(f"{name}_short", tokens,
+                    lambda: (model.graphs.release(), draw(args.rows, args.tokens)), train)
 
     all_tokens = args.rows * (args.prompt + args.tokens)
     if "update" in parts:
@@ -307,9 +313,9 @@ def main(argv=None):
             budget = model.graphs.tokens = args.tokens_per_microbatch * quarters // 4
             measure(f"update_compiled_{budget}", all_tokens,
                     lambda: update(compiled=True, budget=budget))  # noqa: B023
-            for name in ("grpo", "grail", "delta") if quarters in (2, 4) else ():
+            for name in methods if quarters in (2, 4) else ():
                 step(f"step_{name}_compiled_{budget}", lambda: update(
-                    compiled=True, budget=budget, **methods[name]))  # noqa: B023
+                    compiled=True, budget=budget, **methods[name]), name == "grpo")  # noqa: B023
         model.graphs.release()
         model.graphs.tokens = args.tokens_per_microbatch
         tokens, train = uneven(compiled=True)

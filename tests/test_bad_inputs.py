@@ -21,7 +21,6 @@ import evaluate
 import grail
 import graphs
 import grpo
-import oar
 import problems
 import relex
 import runs
