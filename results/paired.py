@@ -13,6 +13,7 @@ Needs torch alone; intervals.py has what concerns problems and samples.
 What we left out, on purpose: normal theory (ten seeds are few), non-parametric tests over seeds (of
 three pairs of seeds the smallest p is 0.25), mixed models.
 """
+import functools
 import math
 
 import torch
@@ -74,6 +75,15 @@ def holm(ps):
     return out
 
 
+@functools.lru_cache  # the same for every comparison of so many seeds and problems
+def draws_with_replacement(S, N, resamples):
+    """How often each seed and each problem was drawn, as shares: (R, S) and (R, N)."""
+    generator = torch.Generator().manual_seed(0)
+    return [torch.zeros(resamples, n).scatter_add_(
+        1, torch.randint(n, (resamples, n), generator=generator), torch.ones(resamples, n)
+    ).double() / n for n in (S, N)]
+
+
 def both_levels(d, resamples=4000):
     """95 % interval of the mean of d (S, N) with seeds and problems drawn with replacement.
 
@@ -83,11 +93,8 @@ def both_levels(d, resamples=4000):
     S, N = d.shape
     if S < 2:
         return -math.inf, math.inf
-    generator = torch.Generator().manual_seed(0)
     wide = math.sqrt(S / (S - 1)) * t_quantile(0.95, S - 1) / Z
     d = d + (wide - 1) * (d.mean(1, keepdim=True) - d.mean())                     # (S, N)
-    weights = [torch.zeros(resamples, n).scatter_add_(
-        1, torch.randint(n, (resamples, n), generator=generator), torch.ones(resamples, n)
-    ).double() / n for n in (S, N)]                                               # (R, S), (R, N)
-    draws = ((weights[0] @ d) * weights[1]).sum(1)                                # (R,)
+    seeds, problems = draws_with_replacement(S, N, resamples)                     # (R, S), (R, N)
+    draws = ((seeds @ d) * problems).sum(1)                                       # (R,)
     return tuple(torch.quantile(draws, torch.tensor([0.025, 0.975]).double()).tolist())
