@@ -60,10 +60,10 @@ def grail_credit(s, mask, spans, advantages, rows="wrong", as_released=False,
         raise ValueError(f"rows={rows!r} must be wrong, correct or both; w_std={w_std!r} positive.")
     B, T = s.shape
     t = torch.arange(T, device=s.device).expand(B, T)                                # (B, T)
-    edges = torch.tensor([span or (-1, -1, -1, -1) for span in spans])   # (B, 4)
+    edges = torch.tensor([span or (-1, -1, -1, -1) for span in spans])               # (B, 4)
     if s.is_cuda:  # sent from pinned memory, for which nobody has to wait
-        edges = edges.pin_memory().to(s.device, non_blocking=True)       # (B, 4)
-    boxed = edges[:, 0] >= 0                                             # (B,)
+        edges = edges.pin_memory().to(s.device, non_blocking=True)                   # (B, 4)
+    boxed = edges[:, 0] >= 0                                                         # (B,)
     start, content, close, end = edges.T[:, :, None]                                 # (B, 1) each
     A = advantages[:, None]  # (B, 1)
     side = {"wrong": A <= 0, "correct": A > 0, "both": A.new_ones(B, 1).bool()}[rows]  # (B, 1)

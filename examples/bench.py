@@ -90,7 +90,7 @@ def prompts(rows, tokens):
 
 def rates(device):
     """What the card can do: TB/s of a copy (read and written), TFLOP/s of a bf16 product, alone and
-    as the 500th in a row, when power and heat have pulled the clock down."""
+    as one of 500 in a row, for which the power does not last and the clock goes down."""
     x = torch.empty(2**31, dtype=torch.uint8, device=device)
     y = torch.empty_like(x)
     a, b, c = (torch.randn(8192, 8192, dtype=torch.bfloat16, device=device) for _ in range(3))
