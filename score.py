@@ -39,7 +39,7 @@ class Forward:
     tokenizer: object
     rows: torch.Tensor             # (b,) which of the batch's B rows these are
     layers: Callable               # (b, L, H) -> (b, L, H), from embeddings to what the head reads
-    body: torch.nn.Module          # the same as a module, which can do with a cache
+    body: torch.nn.Module          # the same as a module, which takes a cache as well
     signs: list = None             # b of -1, 0, 1: the advantages', on the CPU, nothing to wait for
     figures: dict = field(default_factory=dict)  # what credit wants in the log: name -> (b,)
 
@@ -113,11 +113,13 @@ def forward_pass(model, rollouts, rows, temperature, compiled=False, logprobs=No
     place = place.clamp(max=ids.shape[1] - 1)  # (b, T) beyond a row's end anything will do
     embeddings = model.get_input_embeddings()(ids)  # (b, L, H)
     body = model.base_model
-    layers = model.graphs if compiled else lambda x: body(
-        inputs_embeds=x, use_cache=False).last_hidden_state  # (b, L, H) -> (b, L, H)
     if compiled:
+        layers = model.graphs
         last, hidden_states = layers(embeddings), None  # (b, L, H)
     else:
+        def layers(x):  # (b, L, H) -> (b, L, H)
+            return body(inputs_embeds=x, use_cache=False).last_hidden_state
+
         out = body(inputs_embeds=embeddings, use_cache=False, output_hidden_states=True)
         last, hidden_states = out.last_hidden_state, out.hidden_states
     hidden = last.gather(1, (place - 1)[:, :, None].expand(-1, -1, last.shape[2]))  # (b, T, H)

@@ -233,6 +233,22 @@ def test_inner_steps_reuse_weights_and_old_logprobs():
     assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters()))
 
 
+def test_a_credit_gets_its_own_rows():
+    """What is said of them on the CPU, too: whole micro-batches skip their backward by the signs."""
+    model, out, rewards, config = made(tokens_per_microbatch=40)
+    A, seen = grpo.group_advantages(rewards).flatten(), []
+
+    def credit(forward):
+        seen.extend(zip(forward.rows.tolist(), forward.signs))
+        assert torch.equal(forward.advantages, A[forward.rows])
+        assert forward.texts == [out.texts[i] for i in forward.rows]
+        return torch.ones_like(forward.logprobs)
+
+    gradients(model, out, rewards, config, credit)
+    assert dict(seen) == {i: sign for i, sign in enumerate(A.sign().tolist()) if sign}
+    assert {sign for _, sign in seen} == {-1, 1} and len(seen) > 4
+
+
 # ------------------------------------------------------------------ rows that say nothing
 
 
