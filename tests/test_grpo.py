@@ -234,7 +234,7 @@ def test_inner_steps_reuse_weights_and_old_logprobs():
 
 
 def test_a_credit_gets_its_own_rows():
-    """What is said of them on the CPU, too: whole micro-batches skip their backward by the signs."""
+    """Signs too, which are kept on the CPU: by them whole micro-batches skip a backward."""
     model, out, rewards, config = made(tokens_per_microbatch=40)
     A, seen = grpo.group_advantages(rewards).flatten(), []
 
