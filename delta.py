@@ -44,39 +44,47 @@ from problems import BadInput
 from runs import flags, parse
 
 
-def head_row(hidden, logprobs):
-    """DelTA's stand-in (1 - p) h: (centroid, inner). hidden (B, T, H), logprobs (B, T).
+def head_row(hidden, logprobs, mask):
+    """DelTA's stand-in (1 - p) h: (centroid, inner). hidden (B, T, H), logprobs (B, T), mask (B, T).
 
     centroid(w): sum of w v over all tokens, (H,), for w (B, T); inner(d): <v_t, d>, (B, T). No
     (B, T, H) of differences is made, and hidden may stay in bf16: each row is widened on its own.
+    What hidden and logprobs hold off the mask is ignored.
     """
-    surprise = 1 - logprobs.double().exp()  # (B, T)
+    surprise = (1 - logprobs.double().exp()).masked_fill(~mask, 0)  # (B, T)
+
+    def rows():  # (T, H) each
+        return (row.double().masked_fill(~on[:, None], 0) for row, on in zip(hidden, mask))
 
     def centroid(w):
-        return sum(row_w @ row.double() for row_w, row in zip(w * surprise, hidden))  # (H,)
+        return sum(row_w @ row for row_w, row in zip(w * surprise, rows()))  # (H,)
 
     def inner(d):
-        return surprise * torch.stack([row.double() @ d for row in hidden])  # (B, T)
+        return surprise * torch.stack([row @ d for row in rows()])  # (B, T)
     return centroid, inner
 
 
-def lm_head(hidden, head, ids, temperature=1.0):
+def lm_head(hidden, head, ids, mask, temperature=1.0):
     """The exact gradient of log pi(y_t) in the LM head, (onehot - pi) h': (centroid, inner).
 
     As head_row, but centroid(w) is (V, H) fp32: 0.6 GB for each of four where V = 151,936 and
     H = 1024. One row of (T, V) is held at a time.
     """
-    def error(row, y):
-        minus_pi = -(head(row.float()).float() / temperature).softmax(-1)        # (T, V)
+    def rows():  # (T, H) each
+        return (row.float().masked_fill(~on[:, None], 0) for row, on in zip(hidden, mask))
+
+    def error(row, y, on):
+        minus_pi = -(head(row).float() / temperature).softmax(-1)                # (T, V)
+        y = y.masked_fill(~on, 0)                                                # (T,)
         return minus_pi.scatter_add(1, y[:, None], torch.ones(len(y), 1, device=y.device))
 
     def centroid(w):
-        return sum((row_w.float()[:, None] * error(row, y)).T @ row.float()
-                   for row_w, row, y in zip(w, hidden, ids))                     # (V, H)
+        return sum((row_w.float()[:, None] * error(row, y, on)).T @ row
+                   for row_w, row, y, on in zip(w, rows(), ids, mask))           # (V, H)
 
     def inner(d):
-        return torch.stack([((row.float() @ d.T) * error(row, y)).sum(-1)
-                            for row, y in zip(hidden, ids)]).double()            # (B, T)
+        return torch.stack([((row @ d.T) * error(row, y, on)).sum(-1)
+                            for row, y, on in zip(rows(), ids, mask)]).double()  # (B, T)
     return centroid, inner
 
 
@@ -101,7 +109,7 @@ def delta_weights(centroid, inner, advantages, mask, refinements=1, low=0.8, hig
 
     def margins(mu):
         b = (mu[-1].square().sum() - mu[1].square().sum()) / 2
-        m = 2 * (inner(mu[1] - mu[-1]) + b)                                    # (B, T)
+        m = torch.where(mask, 2 * (inner(mu[1] - mu[-1]) + b), 0.0)            # (B, T)
         return {s: s * m for s in sides}
 
     def spread(m):
@@ -144,8 +152,8 @@ def batch_credit(config):
                 ids = torch.zeros(B, T, dtype=torch.int64, device=mask.device)  # (B, T)
             hidden[last.rows, :t] = last.hidden.to(kind)
             logprobs[last.rows, :t], ids[last.rows, :t] = last.logprobs, last.completion_ids
-        geometry = (lm_head(hidden, last.head, ids, last.temperature)
-                    if config.gradient == "lm-head" else head_row(hidden, logprobs))
+        geometry = (lm_head(hidden, last.head, ids, mask, last.temperature)
+                    if config.gradient == "lm-head" else head_row(hidden, logprobs, mask))
         all_weights, fell_back = delta_weights(*geometry, advantages, mask, config.refinements,
                                                **released)
         good = mask & (advantages[:, None] > 0)  # (B, T)

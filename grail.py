@@ -53,8 +53,9 @@ def grail_credit(s, mask, spans, advantages, rows="wrong", as_released=False,
 
     s (B, T) saliency; mask (B, T) bool, completion tokens; spans: B entries (start, content, close,
     end) in tokens, or None without a box; advantages (B,). rows: "wrong" reweights completions with
-    A <= 0, "correct" those with A > 0, "both" all. The defaults are the paper's. Padding gets 0
-    (the release: not on the box). Raises ValueError for w_std = 0 or an unknown `rows`.
+    A <= 0, "correct" those with A > 0, "both" all. The default constants are those of the released
+    configuration. What s holds off the mask is ignored; padding gets 0 (as released: not on the
+    box). Raises ValueError for w_std = 0 or an unknown `rows`.
     """
     if rows not in ("wrong", "correct", "both") or w_std is None or w_std <= 0:
         raise ValueError(f"rows={rows!r} must be wrong, correct or both; w_std={w_std!r} positive.")
@@ -72,8 +73,9 @@ def grail_credit(s, mask, spans, advantages, rows="wrong", as_released=False,
     if not as_released:
         included = included & (counted.sum(1, keepdim=True) >= 2)  # (B, 1)
 
-    # In float64, for equal saliencies must give exactly 1: fp32 rounding is worth 0.002 there.
-    s = s.double()
+    # Off the mask a trainer may keep anything, even NaN, and NaN times 0 is NaN: replace it.
+    # In float64, because equal saliencies must give exactly 1: fp32 rounding is worth 0.002 there.
+    s = torch.where(mask, s.double(), 0.0)                                   # (B, T)
     floor = 1e-8 if as_released else 1e-8 * s.amax(1, keepdim=True).clamp(min=1e-30)  # (B, 1)
     log_s = (s + floor).log()                                                # (B, T)
     n = counted.sum(1, keepdim=True).clamp(min=1)                            # (B, 1)

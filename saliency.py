@@ -88,7 +88,8 @@ def gradient_activation(forward, spans, leaf="embeddings", alignment="own"):
     gradient, = torch.autograd.grad(J, activation, retain_graph=True)  # (b, L, H)
     s = (gradient.float() * activation.detach().float()).norm(dim=-1)  # (b, L)
     read = forward.place - (1 if alignment == "predictor" else 0)  # (b, T) position in the row of L
-    return s.gather(1, read) * forward.completion_mask             # (b, T)
+    # Not times the mask: NaN times 0 is NaN, and padding may hold anything.
+    return torch.where(forward.completion_mask, s.gather(1, read), 0.0)  # (b, T)
 
 
 def keyed(*key, device="cpu"):
@@ -233,14 +234,15 @@ def perturbation(forward, spans, outcome="mean", replace="pad", chunk=0):
 def effective_sample_size_ratio(weights, mask):
     """(sum a)^2 / (n sum a^2) of a = |weights| over each row's n tokens, (B,): Kish's effective
     sample size over n. 1 where all are equal, 1/n where one has all; 0 for a row of zeros."""
-    a = weights.double().abs() * mask  # (B, T)
+    a = torch.where(mask, weights.double().abs(), 0.0)  # (B, T)
     return (a.sum(1).square() / (mask.sum(1) * a.square().sum(1)).clamp(min=1e-30)).float()
 
 
 def top_mass(weights, mask, share=0.1):
     """Share of the sum of |weights| held by the largest 10 % of each row's n tokens, (B,): the
     ceil(0.1 n) largest, so ceil(0.1 n) / n where all are equal; 0 for a row of zeros."""
-    a = (weights.double().abs() * mask).sort(1, descending=True).values  # (B, T)
+    a = torch.where(mask, weights.double().abs(), 0.0)                   # (B, T)
+    a = a.sort(1, descending=True).values                                # (B, T)
     k = (mask.sum(1, keepdim=True) * share).ceil()                       # (B, 1)
     largest = a * (torch.arange(a.shape[1], device=a.device) < k)        # (B, T)
     return (largest.sum(1) / a.sum(1).clamp(min=1e-30)).float()

@@ -190,8 +190,8 @@ def all_signals(model, tokenizer, pool, rewards, chosen, seed):
             part = forward_of(rows)
             t = part.logprobs.shape[1]
             hidden[rows, :t], logprobs[rows, :t] = part.hidden, part.logprobs
-    weights, _ = delta.delta_weights(*delta.head_row(hidden, logprobs), advantages,
-                                     pool.completion_mask)
+    weights, _ = delta.delta_weights(*delta.head_row(hidden, logprobs, pool.completion_mask),
+                                     advantages, pool.completion_mask)
     signals["DelTA margin"] = weights[chosen]  # increasing in the margin to the own side
     signals["entropy"] = forward.entropy
     signals["random"] = torch.rand(mask.shape, generator=saliency.keyed(seed, "random"))

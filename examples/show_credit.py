@@ -37,7 +37,7 @@ def columns(forward, spans):
     for name, s in (("OAR-G", saliency.input_gradient(forward, spans)),
                     ("OAR-P", saliency.perturbation(forward, spans))):
         found[name] = oar_credit(s, before, mask)[0], s
-    parts = delta.head_row(forward.hidden.detach(), forward.logprobs.detach())
+    parts = delta.head_row(forward.hidden.detach(), forward.logprobs.detach(), mask)
     found["DelTA"] = delta.delta_weights(*parts, forward.advantages, mask)[0], None
     return found
 

@@ -109,7 +109,7 @@ class CreditGRPOTrainer(GRPOTrainer):
             model.forward = original
             hook.remove()
         if self.credit == "delta":  # over all processes; hidden states stay where they are
-            centroid, inner = delta.head_row(hidden, logprobs)
+            centroid, inner = delta.head_row(hidden, logprobs, mask)
             mine = slice(accelerator.process_index * B, (accelerator.process_index + 1) * B)
             gather, level = accelerator.gather, accelerator.pad_across_processes
             w, fell_back[:] = delta.delta_weights(

@@ -21,7 +21,7 @@ D1 = [[.967766, 1.051798, 1.144490], [.967766, 1.141393, 0], [.977958, 1.043725,
 
 
 def weights(hidden=H, advantages=A, mask=MASK, **options):
-    return delta_weights(*head_row(hidden, P.log()), advantages, mask, **options)
+    return delta_weights(*head_row(hidden, P.log(), mask), advantages, mask, **options)
 
 
 # ------------------------------------------------------------------ by hand
@@ -71,8 +71,9 @@ def test_one_side_alone_falls_back_to_ones():
 def test_identical_sides_get_one():
     """D3: all margins are 0 and gamma sits on its floor: alpha = .5, no division by nothing."""
     hidden = H[:1].expand(2, 3, 2)
-    w, _ = delta_weights(*head_row(hidden, P[:1].expand(2, 3).log()), torch.tensor([1., -1.]),
-                         torch.ones(2, 3, dtype=torch.bool))
+    mask = torch.ones(2, 3, dtype=torch.bool)
+    w, _ = delta_weights(*head_row(hidden, P[:1].expand(2, 3).log(), mask),
+                         torch.tensor([1., -1.]), mask)
     close(w, [[1.] * 3] * 2, 1e-6)
 
 
@@ -99,12 +100,12 @@ def test_the_stand_in_forgets_which_token_it_was():
     head = torch.nn.Linear(2, 3, bias=False)
     head.weight.data = U
     hidden = torch.tensor([[[1., .5], [1., .5]]])
-    ids = torch.tensor([[0, 1]])
+    ids, mask = torch.tensor([[0, 1]]), torch.ones(1, 2, dtype=torch.bool)
     pi = (hidden[0, 0] @ U.T).softmax(-1)
     close(pi, [.546549, .331499, .121952], 1e-6)
     for (centroid, inner), product, norms in (
-            (lm_head(hidden, head, ids), -.568210, (.412977, .950603)),
-            (head_row(hidden, pi[:2][None].log()), .378915, (.257022, .558617))):
+            (lm_head(hidden, head, ids, mask), -.568210, (.412977, .950603)),
+            (head_row(hidden, pi[:2][None].log(), mask), .378915, (.257022, .558617))):
         alone = [centroid(torch.eye(2).double()[[i]]) for i in (0, 1)]
         close([inner(alone[0])[0, 1], inner(alone[1])[0, 0]], [product] * 2, 1e-6)
         close([inner(alone[i])[0, i] for i in (0, 1)], norms, 1e-6)
@@ -158,10 +159,10 @@ def test_one_product_a_token_replaces_all_distances(K):
     mask = torch.arange(5) < torch.tensor([5, 3, 4, 1, 5, 2])[:, None]
     v = (1 - logprobs.exp())[..., None] * hidden
     expected = by_distances(v, advantages, mask, K)
-    found, _ = delta_weights(*head_row(hidden, logprobs), advantages, mask, K)
+    found, _ = delta_weights(*head_row(hidden, logprobs, mask), advantages, mask, K)
     counted = mask & (advantages != 0)[:, None]
     torch.testing.assert_close(found * counted, expected, atol=1e-6, rtol=0)
-    thrice, _ = delta_weights(*head_row(3 * hidden, logprobs), advantages, mask, K)
+    thrice, _ = delta_weights(*head_row(3 * hidden, logprobs, mask), advantages, mask, K)
     torch.testing.assert_close(thrice, found)  # a factor such as 1 / temperature cancels
 
 
@@ -180,7 +181,7 @@ def test_the_exact_variant_is_the_gradient_of_the_head(temperature):
     advantages = torch.tensor([.5, -.25])
     expected = by_distances(v, advantages, mask, 1)
     with torch.no_grad():
-        geometry = lm_head(forward.hidden, forward.head, forward.completion_ids, temperature)
+        geometry = lm_head(forward.hidden, forward.head, forward.completion_ids, mask, temperature)
         found, _ = delta_weights(*geometry, advantages, mask)
     torch.testing.assert_close(found, expected, atol=2e-4, rtol=0)
     assert found[mask].std() > .01
@@ -216,8 +217,9 @@ def test_the_loop_uses_the_weights_of_the_whole_batch(gradient):
     with torch.no_grad():
         forward = grpo.forward_pass(model, out, torch.arange(12), 1.0, texts=[], rewards=None,
                                     advantages=None, tokenizer=None)
-        geometry = (head_row(forward.hidden, forward.logprobs) if gradient == "head-row" else
-                    lm_head(forward.hidden, forward.head, forward.completion_ids))
+        mask = out.completion_mask
+        geometry = (head_row(forward.hidden, forward.logprobs, mask) if gradient == "head-row" else
+                    lm_head(forward.hidden, forward.head, forward.completion_ids, mask))
         expected, _ = delta_weights(*geometry, grpo.group_advantages(rewards).flatten(),
                                     out.completion_mask)
     torch.testing.assert_close(w, expected, atol=1e-4, rtol=0)
@@ -255,7 +257,7 @@ def test_an_empty_range_is_grpo():
 
     def flat(forwards, advantages, mask):
         list(forwards)
-        w, _ = delta_weights(*head_row(torch.randn(*mask.shape, 4), torch.zeros(mask.shape) - 1),
+        w, _ = delta_weights(*head_row(torch.randn(*mask.shape, 4), -torch.ones(mask.shape), mask),
                              advantages, mask, low=1.0, high=1.0)
         return lambda forward: w[forward.rows, :forward.logprobs.shape[1]]
 

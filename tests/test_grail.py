@@ -209,15 +209,21 @@ def test_clean_equal_saliencies_give_exactly_one():
 # ------------------------------------------------------------------ saliency by hand
 
 
-def toy_forward(temperature=1.0):
-    """H = 2, V = 6, hidden state = running mean of embeddings: its gradient is a closed form."""
+def toy_forward(temperature=1.0, padding=None):
+    """H = 2, V = 6, hidden state = running mean of embeddings: its gradient is a closed form.
+
+    padding: what to put in place of the embeddings of row 1's padding.
+    """
     table = torch.tensor([[1, 0], [0, 1], [1, 1], [2, -1], [-1, 1], [.5, .5]]).double()  # (V, H)
     head = torch.nn.Linear(2, 6, bias=False, dtype=torch.float64)
     head.weight.data = torch.tensor(
         [[1, 0], [0, 1], [1, -1], [.5, .5], [-1, 0], [0, -1]]).double()  # (V, H)
     ids = torch.tensor([[0, 1, 2, 3, 4, 5, 1, 0], [5, 3, 1, 1, 2, 4, 0, 0]])    # (b, P + T)
     mask = torch.tensor([[1] * 6, [1, 1, 1, 1, 0, 0]]).bool()                   # (b, T)
-    embeddings = table[ids].requires_grad_()                                    # (b, P + T, H)
+    embeddings = table[ids]                                                     # (b, P + T, H)
+    if padding is not None:
+        embeddings[1, 6:] = padding
+    embeddings.requires_grad_()
     hidden = embeddings.cumsum(1) / torch.arange(1, 9).double()[None, :, None]  # (b, P + T, H)
     return SimpleNamespace(
         embeddings=embeddings, hidden_states=(embeddings, hidden), hidden=hidden[:, 1:-1],
