@@ -27,9 +27,10 @@ The default here is a clean reading, NOT the published code; --as-released is, t
       before the box
     floor under the log    1e-8 of the row's largest s     1e-8
 
-Two things of the release we do in neither column: with --inner > 1 it computes the weights again in
-each pass (ours are kept from the first), and it finds the box by encoding the text again, which is
-off by one token in common formats (ours: on the sampled ids).
+Three things of the release we do in neither column: with --inner > 1 it computes the weights again
+in each pass (ours are kept from the first); it finds the box by encoding the text again, which is
+off by one token in common formats (ours: on the sampled ids); and it counts escaped braces, so that
+\boxed{\{} never closes and is no box (ours: a box).
 
 What we left out, on purpose: weights of mean 1 (the paper has none: the mean is in the log line),
 the release's sampler correction (our sampler is the policy), its top-k 50 while sampling.

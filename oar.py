@@ -32,11 +32,13 @@ are two public sources, and they disagree:
     q, beta          0.25, 1             0.25, 1                 0.4, 2
     quantile         interpolated        interpolated            sorted[floor(q n)]
     log(1 + s)       log1p, float64      log1p, float64          fp32: tiny s fall into steps
+    under a division 1e-8                1e-8                    1e-12
 
 Draws: on the embedded model the ranks from two seeds correlate at 0.78 with 1 draw, 0.94 with 4 and
 0.99 with 16 (examples/fidelity.py), in fp32; a card runs bf16, whose rounding is not far below the
 noise. The authors score a text with a closing cue appended and, it seems, the reference answer;
-ours is the completion as sampled, its own answer last. Both sources compute weights anew in every
+ours is the completion as sampled, its own answer last. For the reproduction's box see grail.py:
+it counts escaped braces. Both sources compute weights anew in every
 inner pass; ours are kept from the first. And a warning: behind a norm, as in a pre-norm
 transformer's first layer, the length of e_t does nothing, so there <dK/de_t, e_t> is blind
 (examples/fidelity.py --toy).
@@ -78,8 +80,9 @@ def oar_credit(s, scored, mask, q=0.25, beta=1.0, floor=0.1, reproduced=False):
     if not reproduced:
         above = (below + 1).minimum((n - 1).clamp(min=0))                   # (B, 1)
         tau = tau + (place - below) * (ordered.gather(1, above) - tau)      # (B, 1)
-    suppressed = (z / (tau + 1e-8)).clamp(min=floor)                        # (B, T)
-    boosted = 1 + beta * (z - tau) / (1 - tau + 1e-8)                       # (B, T)
+    eps = 1e-12 if reproduced else 1e-8
+    suppressed = (z / (tau + eps)).clamp(min=floor)                         # (B, T)
+    boosted = 1 + beta * (z - tau) / (1 - tau + eps)                        # (B, T)
     w = torch.where(z < tau, suppressed, boosted) * scored                  # (B, T)
     w = w * n / (w.sum(1, keepdim=True) + 1e-8)                             # (B, T)
     w = torch.where(scored & ~fell_back, w, 1.0) * mask                     # (B, T)

@@ -218,6 +218,13 @@ def test_reproduction_weights(s, scored, settings, expected):
     close(w, expected)
 
 
+def test_the_reproduction_divides_by_almost_nothing():
+    """Signals of one and two steps of float32 beside a huge one: the threshold is 1.2e-8, and half
+    of it must weigh .5. With 1e-8 under the division it would weigh .27."""
+    w, _ = reshape([0, 2**-23, 2**-22, math.exp(20)], .5, 2., reproduced=True)
+    close(w, [4 * x / 4.6 for x in (.1, .5, 1, 3)], 1e-4)
+
+
 def test_reproduction_padding_and_masked_rows():
     """O2, O6: padding gets 0 and changes nothing; a row that is all masked gives zeros, no NaN."""
     s = torch.tensor([list(range(13)) + [0.] * 5] * 2)
