@@ -11,15 +11,16 @@ import torch
 import delta
 import grpo
 import intervals
+import released
 import saliency
 import score
 from grail import grail_credit
 from oar import oar_credit
-from test_grail import SPANS, close, toy_forward
+from test_grail import SPANS, boxes, close, toy_forward
 
 LENGTHS = [9, 6, 4, 1]
 MASK = torch.arange(9) < torch.tensor(LENGTHS)[:, None]  # (B, T)
-BOXES = [(4, 5, 6, 8), (3, 4, 5, 6), None, None]
+BOXES = boxes((4, 5, 6, 8), (3, 4, 5, 6), None, None)
 A = torch.tensor([-1., .5, -.5, 1.])
 JUNK = [math.nan, math.inf, -math.inf, 1e30]
 
@@ -41,27 +42,29 @@ def test_grail_by_hand_with_a_large_number_on_padding():
     largest number, padding included, would add .01 to each saliency: .733, 1.186, 1.708."""
     s = torch.tensor([[.01, .02, .04, .08, .5, .3, 0, 1e6]])
     mask = torch.tensor([[True] * 7 + [False]])
-    w = grail_credit(s, mask, [(4, 5, 6, 7)], torch.tensor([-.5]))
+    w = grail_credit(s, mask, boxes((4, 5, 6, 7)), torch.tensor([-.5]))
     close(w, [[.5, .776393, 1.223607, 1.670821, 1, 5, 1, 0]], 1e-4)
 
 
 @pytest.mark.parametrize("junk", JUNK)
 @pytest.mark.parametrize("rows", ["wrong", "correct", "both"])
-def test_grail(junk, rows):
+@pytest.mark.parametrize("credit_fn", [grail_credit, released.grail_credit])
+def test_grail(junk, rows, credit_fn):
     s = made(4, 9).abs() * MASK
-    w = grail_credit(s, MASK, BOXES, A, rows)
-    assert torch.equal(grail_credit(off(s, junk), MASK, BOXES, A, rows), w)
+    w = credit_fn(s, MASK, BOXES, A, rows)
+    assert torch.equal(credit_fn(off(s, junk), MASK, BOXES, A, rows), w)
     assert w.isfinite().all() and (w[~MASK] == 0).all()
 
 
 @pytest.mark.parametrize("junk", JUNK)
-def test_oar(junk):
+@pytest.mark.parametrize("credit_fn", [oar_credit, released.oar_credit])
+def test_oar(junk, credit_fn):
     s = made(4, 9).abs() * MASK
-    w, fell_back = oar_credit(s, MASK, MASK)
-    found = oar_credit(off(s, junk), MASK, MASK)
+    w, fell_back = credit_fn(s, MASK, MASK)
+    found = credit_fn(off(s, junk), MASK, MASK)
     assert torch.equal(found[0], w) and torch.equal(found[1], fell_back)
     everywhere = torch.ones_like(MASK)  # what is scored may be said too generously
-    assert torch.equal(oar_credit(off(s, junk), everywhere, MASK)[0], w)
+    assert torch.equal(credit_fn(off(s, junk), everywhere, MASK)[0], w)
 
 
 def head():
@@ -72,7 +75,8 @@ def head():
 
 @pytest.mark.parametrize("junk", JUNK)
 @pytest.mark.parametrize("exact", [False, True])
-def test_delta(junk, exact):
+@pytest.mark.parametrize("credit_fn", [delta.delta_weights, released.delta_weights])
+def test_delta(junk, exact, credit_fn):
     hidden, logprobs = made(4, 9, 5), -made(4, 9, seed=1).abs()
     ids = torch.arange(36).view(4, 9) % 7
 
@@ -81,7 +85,7 @@ def test_delta(junk, exact):
             geometry = delta.lm_head(hidden, head().float(), ids, MASK)
         else:
             geometry = delta.head_row(hidden, logprobs, MASK)
-        return delta.delta_weights(*geometry, A, MASK)[0]
+        return credit_fn(*geometry, A, MASK)[0]
 
     with torch.no_grad():
         w = weights(hidden, logprobs, ids)
@@ -101,13 +105,13 @@ def test_delta_ignores_what_another_geometry_says_of_padding():
 
 
 @pytest.mark.parametrize("junk", JUNK)
-@pytest.mark.parametrize("alignment", ["own", "predictor"])
-def test_gradient_activation(junk, alignment):
+@pytest.mark.parametrize("signal", [saliency.gradient_activation, released.gradient_activation])
+def test_gradient_activation(junk, signal):
     """Padding stands to the right of all that J reads, so by causality its gradient is 0."""
-    s = saliency.gradient_activation(toy_forward(), SPANS, alignment=alignment)
+    s = signal(toy_forward(), SPANS)
     forward = toy_forward(padding=junk)
     assert not forward.embeddings.isfinite().all() or junk == 1e30
-    found = saliency.gradient_activation(forward, SPANS, alignment=alignment)
+    found = signal(forward, SPANS)
     assert torch.equal(found, s) and (s > 0).any()
 
 

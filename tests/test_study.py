@@ -21,6 +21,7 @@ import intervals  # noqa: E402
 import paired  # noqa: E402
 import pool  # noqa: E402
 import problems  # noqa: E402
+import released  # noqa: E402
 import saliency  # noqa: E402
 import study  # noqa: E402
 import tables  # noqa: E402
@@ -291,11 +292,10 @@ def credit_of(arm, forward):
 
 def place(forward):
     """(before, content) masks (b, T) of the boxes, and GRAIL's weights."""
-    spans = [saliency.answer_span(forward.tokenizer, ids, text)
-             for ids, text in zip(forward.sampled, forward.texts)]
+    spans = saliency.answer_spans(forward)
     t = torch.arange(forward.completion_mask.shape[1])
-    before = torch.stack([t < (span[0] if span else 999) for span in spans])
-    content = torch.stack([(t >= span[1]) & (t < span[2]) if span else t < 0 for span in spans])
+    before = (t < spans[:, :1]) | (spans[:, :1] < 0)
+    content = (t >= spans[:, 1:2]) & (t < spans[:, 2:3])
     return before, content, credit_of("grail", forward)
 
 
@@ -325,9 +325,9 @@ def test_statistics_over_all_tokens_by_hand(forward):
     changed = credit_of("grail-all-tokens", forward)
     torch.testing.assert_close(changed[3:], w[3:])
     torch.testing.assert_close(changed * ~before, w * ~before)
-    spans = [saliency.answer_span(forward.tokenizer, ids, text)
-             for ids, text in zip(forward.sampled[:3], forward.texts)]
-    s = saliency.gradient_activation(forward, spans + [None] * 3).double()
+    spans = saliency.answer_spans(forward)
+    spans[3:] = -1
+    s = saliency.gradient_activation(forward, spans).double()
     for i in range(3):
         n = len(forward.sampled[i])
         logs = (s[i, :n] + 1e-8 * s[i].max()).log()
@@ -341,9 +341,10 @@ def test_predictor_reads_one_position_before(forward):
     saliency; without the change they are GRAIL's, and the ablation would compare it with itself."""
     w, changed = place(forward)[2], credit_of("grail-predictor", forward)
     assert (w - changed).abs().max() > 0.05
-    spans = [saliency.answer_span(forward.tokenizer, ids, text)
-             for ids, text in zip(forward.sampled, forward.texts)]
-    s = saliency.gradient_activation(forward, spans[:3] + [None] * 3, alignment="predictor")
+    spans = saliency.answer_spans(forward)
+    wrong = spans.clone()
+    wrong[3:] = -1
+    s = released.gradient_activation(forward, wrong)
     expected = grail.grail_credit(s, forward.completion_mask, spans, forward.advantages)
     torch.testing.assert_close(changed, expected)
 
