@@ -193,7 +193,8 @@ def main(argv=None):
     add("--gradient", default="head-row", choices=["head-row", "lm-head"],
         help="a token's score vector: (1 - p) h, or the LM head's exact gradient")
     add("--refinements", type=int, default=1, help="K, times that the two means are taken again")
-    add("--as-released", action="store_true", help="weights as the released code has them, see released.py")
+    add("--as-released", action="store_true",
+        help="the released code's weights, see released.py")
     config = parse(parser, argv)
     if config.refinements < 0:
         raise BadInput(f"--refinements {config.refinements}: must be at least 0.")

@@ -126,7 +126,8 @@ def main(argv=None, credit=credit):
         help="completions reweighted: A <= 0, A > 0 or all")
     add("--leaf", default="embeddings", choices=["embeddings", "first", "middle", "last"],
         help="activation whose saliency is taken")
-    add("--as-released", action="store_true", help="weights as the authors' released code has them, see released.py")
+    add("--as-released", action="store_true",
+        help="the released code's weights, see released.py")
     config = parse(parser, argv)
     if config.compile and config.leaf != "embeddings":
         raise problems.BadInput(f"--leaf {config.leaf}: compiled layers keep their outputs to "

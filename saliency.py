@@ -178,8 +178,7 @@ def answer_shift(clean, other, ids, outcome="mean"):
 
 
 def gradient_dot_activation(K, leaf, activation):
-    """| < dK/dx_t, a_t > | of every position: K a scalar of leaf x (b, L, H), a (b, L, H) -> (b, L).
-    """
+    """| < dK/dx_t, a_t > | of every position, (b, L): K a scalar of leaf x, both (b, L, H)."""
     gradient, = torch.autograd.grad(K, leaf)         # (b, L, H)
     return (gradient * activation).sum(-1).abs()     # (b, L)
 

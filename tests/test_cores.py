@@ -1,10 +1,13 @@
-"""The functions that people copy into their trainers: what stands on padding changes nothing.
+"""The functions that people copy into their trainers: they run in an empty file with torch alone,
+and what stands on padding changes nothing.
 
 A trainer may keep anything off the mask: NaN from an empty attention row, infinities, -100 for an
 id. NaN times 0 is NaN, so a function that multiplies by its mask hands the NaN on.
 """
+import inspect
 import math
 
+import numpy
 import pytest
 import torch
 
@@ -193,3 +196,101 @@ def test_a_broken_group_is_nobody_else_s(scale_by_std):
 def test_a_broken_count_is_nobody_else_s():
     found = intervals.pass_at_k(torch.tensor([2., math.nan, 8.]), 8, 4)
     assert found[0] == pytest.approx(1 - 15 / 70) and found[1].isnan() and found[2] == 1
+
+
+# ------------------------------------------------------------------ in an empty file
+
+
+def signal_inputs():
+    """J = sum of a's squares, whose gradient is 2 a, and a (b, L, H)."""
+    a = made(4, 9, 5).requires_grad_()
+    return a.square().sum(), a
+
+
+def delta_by(helper):
+    """delta_weights on top of its helper; a function of the namespace that has both."""
+    hidden, ids = made(4, 9, 5).float(), torch.arange(36).view(4, 9) % 7
+    arguments = {"head_row": (hidden, -torch.ones(4, 9), MASK),
+                 "lm_head": (hidden, head().float(), ids, MASK)}[helper]
+
+    def call(space):
+        with torch.no_grad():
+            return space["delta_weights"](*space[helper](*arguments), A, MASK)
+    return call
+
+
+CORES = {
+    "group_advantages": ([grpo.group_advantages], lambda f: f(made(4, 9), True)),
+    "clipped_surrogate": ([grpo.clipped_surrogate], lambda f: f(made(4, 9), A[:, None], .2, .28)),
+    "token_scale": ([grpo.token_scale], lambda f: f(MASK, "sequence", 9)),
+    "k3": ([grpo.k3], lambda f: f(made(4, 9), made(4, 9, seed=1))),
+    "grail_credit": ([grail_credit], lambda f: f(made(4, 9).abs(), MASK, BOXES, A)),
+    "oar_credit": ([oar_credit], lambda f: f(made(4, 9).abs(), MASK, MASK)),
+    "pass_at_k": ([intervals.pass_at_k], lambda f: f(torch.tensor([0, 3, 8]), 8, 4)),
+    "token_logprobs": ([score.scores, score.token_logprobs], lambda f: f(
+        made(4, 9, 5), head(), torch.arange(36).view(4, 9) % 7, MASK, .7, chunk=4)),
+    "gradient_times_activation": (
+        [saliency.gradient_times_activation], lambda f: f(*signal_inputs())),
+    "gradient_dot_activation": (
+        [saliency.gradient_dot_activation], lambda f: f(*signal_inputs(), made(4, 9, 5, seed=1))),
+    "answer_shift": ([saliency.answer_shift], lambda f: f(
+        made(3, 2, 7), made(3, 2, 7, seed=1), torch.tensor([1, 5]), "likelihood")),
+    "before_answer": ([saliency.before_answer], lambda f: f(BOXES, 9)),
+    "effective_sample_size_ratio": (
+        [saliency.effective_sample_size_ratio], lambda f: f(made(4, 9), MASK)),
+    "top_mass": ([saliency.top_mass], lambda f: f(made(4, 9), MASK)),
+}
+
+
+def bare(functions):
+    """These functions, from their source alone, in a namespace that knows torch and nothing else:
+    what somebody has who pasted them into an empty file below `import torch`."""
+    space = {"torch": torch}
+    for function in functions:
+        exec(inspect.getsource(function), space)  # our own source
+    return space
+
+
+@pytest.mark.parametrize("name", CORES)
+def test_a_core_runs_in_an_empty_file(name):
+    """A helper or an import that was forgotten is a NameError, at the moment of copying or later."""
+    functions, call = CORES[name]
+    torch.testing.assert_close(call(bare(functions)[name]), call(functions[-1]), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("helper", ["head_row", "lm_head"])
+def test_delta_runs_in_an_empty_file_with_either_helper(helper):
+    call = delta_by(helper)
+    found = call(bare([getattr(delta, helper), delta.delta_weights]))
+    torch.testing.assert_close(found, call(vars(delta)), rtol=0, atol=0)
+    assert found[0][MASK].std() > .01
+
+
+# ------------------------------------------------------------------ the tensor cores, by hand
+
+
+def test_the_small_cores_by_hand():
+    """J = sum a^2: gradient 2 a, so the Hadamard product is 2 a^2 and the dot product 2 <a, b>."""
+    J, a = signal_inputs()
+    b = made(4, 9, 5, seed=1)
+    expected = (2 * a.detach().square()).norm(dim=-1).float()
+    torch.testing.assert_close(saliency.gradient_times_activation(J, a), expected)
+    dot = saliency.gradient_dot_activation(J, a, b)  # the graph was kept
+    torch.testing.assert_close(dot, (2 * a.detach() * b).sum(-1).abs())
+    assert a.grad is None
+
+
+@pytest.mark.parametrize("scored", [2, 3, 4, 9])
+def test_the_quantile_of_oar_is_numpy_s(scored):
+    """Interpolated linearly between the scored tokens, in float64 and over them alone."""
+    s = made(1, 9).abs()
+    on = torch.arange(9)[None] < scored
+    z = s[0, :scored].log1p()
+    n = (z - z.min()) / (z.max() - z.min())
+    for q in (.1, .4, .7):
+        tau = float(numpy.quantile(n.numpy(), q))
+        w = torch.where(n < tau, (n / (tau + 1e-8)).clamp(min=.1),
+                        1 + 2 * (n - tau) / (1 - tau + 1e-8))
+        found, _ = oar_credit(s, on, torch.ones(1, 9).bool(), q=q, beta=2.)
+        close(found[0, :scored], (w / w.mean()).tolist(), 1e-6)
+        assert (found[0, scored:] == 1).all()
