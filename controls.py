@@ -16,31 +16,45 @@ import torch
 
 from problems import BadInput
 from saliency import keyed
+from score import on_card
 
 
-def shuffled(weights, ids, mask, seed):
+def shuffled(weights, sampled, seed):
     """Weights (b, T) permuted among the tokens of each completion: the same numbers, (b, T).
 
-    ids (b, T) and mask (b, T) bool are the completion's, padding keeps what it has.
+    sampled: b lists of the completions' ids. What stands after them, on padding, stays there.
     """
-    out = weights.clone()  # (b, T)
-    for row, tokens, on in zip(out, ids, mask):
-        order = torch.randperm(int(on.sum()), generator=keyed(seed, "shuffle", tokens[on].tolist()))
-        row[on] = row[on][order.to(row.device)]
-    return out
+    b, T = weights.shape
+    order = torch.arange(T).repeat(b, 1)                   # (b, T)
+    for row, ids in zip(order, sampled):
+        generator = keyed(seed, "shuffle", ids)
+        row[:len(ids)] = torch.randperm(len(ids), generator=generator)
+    return weights.gather(1, on_card(order, weights.device))
 
 
-def shuffled_credit(credit, seed):
-    """The credit function whose weights are those of `credit`, shuffled."""
+def shuffled_credit(credit_fn, seed):
+    """The credit function whose weights are those of `credit_fn`, shuffled."""
     def weights(forward):
-        return shuffled(credit(forward), forward.completion_ids, forward.completion_mask, seed)
+        return shuffled(credit_fn(forward), forward.sampled, seed)
     return weights
+
+
+def ones(forward):
+    """Every token the same credit, (b, T): GRPO's."""
+    return torch.ones_like(forward.logprobs)
+
+
+def shuffled_batch_credit(batch_credit, seed):
+    """The same for a method that looks at the whole batch first."""
+    def look(forwards, advantages, mask):
+        return shuffled_credit(batch_credit(forwards, advantages, mask), seed)
+    return look
 
 
 def coin_rewards(rollouts, shape, seed):
     """Rewards of this shape (N, G), 0 or 1 with equal chance, whatever the completions say."""
-    text = rollouts.completion_ids.flatten().tolist()
-    coins = torch.rand(shape, generator=keyed(seed, "coin", text)) < 0.5  # (N, G)
+    ids = rollouts.completion_ids.flatten().tolist()
+    coins = torch.rand(shape, generator=keyed(seed, "coin", ids)) < 0.5  # (N, G)
     return coins.float().to(rollouts.lengths.device)
 
 
@@ -48,8 +62,9 @@ def random_judge(judge, seed):
     """`judge` with coins for rewards; the share that is really right is logged as `right`."""
     def toss(rollouts, rows, config, tokenizer):
         rewards, _, figures = judge(rollouts, rows, config, tokenizer)
-        right = float(rewards.mean())
-        return coin_rewards(rollouts, rewards.shape, seed), None, {**figures, "right": right}
+        figures = {**figures, "right": float(rewards.mean())}
+        coins = coin_rewards(rollouts, rewards.shape, seed)  # (N, G)
+        return coins, None, figures
     return toss
 
 
@@ -63,13 +78,11 @@ def apply(config, credit, judge, batch_credit):
             raise BadInput(f"--credit shuffled: {config.method}.py weighs all tokens alike, so a "
                            "shuffle changes nothing; take grail.py, oar.py or delta.py.")
         if batch_credit is not None:
-            whole = batch_credit
-
-            def batch_credit(*batch):
-                return shuffled_credit(whole(*batch), config.seed)
+            batch_credit = shuffled_batch_credit(batch_credit, config.seed)
         credit = shuffled_credit(credit, config.seed)
     if config.credit == "uniform":
-        credit, batch_credit = (lambda forward: torch.ones_like(forward.logprobs)), None
+        credit = ones
+        batch_credit = None
     if config.reward == "random":
         if config.method == "scrl":
             raise BadInput("--reward random: SCRL's verdicts are on the parts of an answer, where "
