@@ -46,6 +46,7 @@ from runs import flags, parse
 # The embedded model was warmed up on this very sentence (data/make_tiny.py): one token of its own.
 INSTRUCTION = (r" Solve the numbered problems in order, each inside its own tags <p1> </p1>,"
                r" <p2> </p2> and so on, and end each block with its answer within \boxed{}.")
+TAG = re.compile(r"</?p[0-9]+>")
 
 
 def ask(tokenizer, row, config):
@@ -53,29 +54,46 @@ def ask(tokenizer, row, config):
 
     Raises BadInput unless the row has two or more gradable subproblems that end in its own answer.
     """
-    items, where = row.get("subproblems"), f"--data {config.data}: problem {row['id']}"
-    if not (isinstance(items, list) and len(items) > 1 and all(
-            isinstance(item, dict) and isinstance(item.get("problem"), str)
-            and isinstance(item.get("answer"), str) for item in items)):
+    where = f"--data {config.data}: problem {row['id']}"
+    items = row.get("subproblems")
+    if not well_formed(items):
         raise BadInput(f'{where} has no "subproblems", two or more {{"problem": text, "answer": '
                        'text}; --make-subproblems SOURCE FILE.jsonl writes a file that has them.')
     golds = [item["answer"] for item in items]
-    if not verify.equivalent(golds[-1], row["answer"]) or not all(
-            verify.verify(rf"\boxed{{{gold}}}", gold, strict=True) for gold in golds):
+    gradable = [verify.verify(rf"\boxed{{{gold}}}", gold, strict=True) for gold in golds]
+    if not all(gradable) or not verify.equivalent(golds[-1], row["answer"]):
         raise BadInput(f"{where}: its subproblems' answers are {str(golds)[:200]}; each must be "
                        f"gradable, and the last the problem's own, {row['answer'][:60]!r}.")
-    lesson = "".join(f"\n{j}. {item['problem']}" for j, item in enumerate(items, 1))
-    return [problems.build_prompt(tokenizer, row["problem"] + lesson, config.thinking, INSTRUCTION),
+
+    text = row["problem"]
+    for j, item in enumerate(items, 1):
+        text += f"\n{j}. {item['problem']}"
+    return [problems.build_prompt(tokenizer, text, config.thinking, INSTRUCTION),
             problems.build_prompt(tokenizer, row["problem"], config.thinking)]
+
+
+def well_formed(items):
+    """Is this a list of two or more {"problem": text, "answer": text}?"""
+    if not isinstance(items, list) or len(items) < 2:
+        return False
+    for item in items:
+        if not isinstance(item, dict):
+            return False
+        if not isinstance(item.get("problem"), str) or not isinstance(item.get("answer"), str):
+            return False
+    return True
 
 
 def find_spans(text, K):
     """The insides of K blocks, (start, end) in characters each, or None where the tags after any
     </think> are not <p1> </p1> ... <pK> </pK> and no others: malformed."""
-    tags = list(re.compile(r"</?p[0-9]+>").finditer(text, *verify.final_part(text)))
-    if [tag[0] for tag in tags] != [f"<{s}p{j}>" for j in range(1, K + 1) for s in ("", "/")]:
+    wanted = []
+    for j in range(1, K + 1):
+        wanted += [f"<p{j}>", f"</p{j}>"]
+    tags = list(TAG.finditer(text, *verify.final_part(text)))
+    if [tag[0] for tag in tags] != wanted:
         return None
-    return [(a.end(), b.start()) for a, b in zip(tags[::2], tags[1::2])]
+    return [(opens.end(), closes.start()) for opens, closes in zip(tags[::2], tags[1::2])]
 
 
 def tokens_inside(tokenizer, ids, span):
@@ -86,46 +104,68 @@ def tokens_inside(tokenizer, ids, span):
                                   clean_up_tokenization_spaces=False)
         return len(prefix.rstrip("\ufffd"))  # a character's first bytes wait for the others
 
-    places = range(len(ids) + 1)
-    return slice(bisect.bisect_left(places, span[0], key=characters),
-                 bisect.bisect_right(places, span[1], key=characters) - 1)
+    positions = range(len(ids) + 1)
+    first = bisect.bisect_left(positions, span[0], key=characters)
+    end = bisect.bisect_right(positions, span[1], key=characters) - 1
+    return slice(first, end)
 
 
 def column_advantages(r, cut=True):
     """Verdicts r (n, K), 0 or 1 -> advantages (n, K), every column normalised on its own."""
-    R = r.cumprod(1) if cut else r  # (n, K)
-    return group_advantages(R.T, scale_by_std=True).T
+    R = r  # (n, K)
+    if cut:
+        R = r.cumprod(1)
+    return group_advantages(R.T, scale_by_std=True).T  # (n, K)
+
+
+def verdicts(texts, spans, row):
+    """Of one problem's G texts: r (n, K) of the curriculum's blocks, and (n,) of the original.
+
+    spans: those of the first n texts; a malformed text (None) has nothing right.
+    """
+    golds = [item["answer"] for item in row["subproblems"]]
+    n = len(spans)
+    pairs = []
+    for text, blocks in zip(texts, spans):
+        for (start, end), gold in zip(blocks or [(0, 0)] * len(golds), golds):
+            pairs.append((text[start:end], gold))
+    for text in texts[n:]:
+        pairs.append((text, row["answer"]))
+    right = torch.tensor(verify.verify_all(pairs, strict=True)).float()  # (n K + n,)
+    return right[:-n].view(n, -1), right[-n:]
 
 
 def judge(rollouts, rows, config, tokenizer):
     """Rewards (N, G), 1 where the original (in a curriculum row: item K) is right; the tokens'
     advantages (B, T); figures for the log. Of each problem's rows the first n are curriculum."""
-    n, mask = config.group // 2, rollouts.completion_mask.cpu()  # (B, T)
-    A, rewards, formed, solved = torch.zeros(mask.shape), [], [], []  # (B, T)
+    n = config.group // 2
+    mask = rollouts.completion_mask.cpu()                                # (B, T)
+    A = torch.zeros(mask.shape)                                          # (B, T)
+    rewards, formed, solved = [], [], []
     for start, row in zip(range(0, len(mask), 2 * n), rows):
         texts = rollouts.texts[start:start + 2 * n]
-        golds = [item["answer"] for item in row["subproblems"]]
-        spans = [find_spans(text, len(golds)) for text in texts[:n]]
-        pairs = [(text[a:b], gold) for text, found in zip(texts, spans)
-                 for (a, b), gold in zip(found or [(0, 0)] * len(golds), golds)]
-        pairs += [(text, row["answer"]) for text in texts[n:]]
-        right = torch.tensor(verify.verify_all(pairs, strict=True)).float()  # (n K + n,)
-        r = right[:-n].view(n, -1)                                           # (n, K)
-        halves = torch.stack([r[:, -1], right[-n:]])                         # (2, n)
-        A[start:start + 2 * n] = group_advantages(halves, True).view(-1, 1)  # (G, T)
+        spans = [find_spans(text, len(row["subproblems"])) for text in texts[:n]]
+        r, original = verdicts(texts, spans, row)                        # (n, K), (n,)
+        halves = torch.stack([r[:, -1], original])                       # (2, n)
+        advantages = group_advantages(halves, True).view(-1, 1)          # (G, 1)
+        A[start:start + 2 * n] = advantages                              # (G, T)
         if config.arm != "both-grpo":
             A[start:start + n] = 0
-            for i, by_block in enumerate(column_advantages(r, config.arm == "scrl").tolist()):
-                ids = rollouts.completion_ids[start + i, :rollouts.lengths[start + i]].tolist()
-                for span, advantage in zip(spans[i] or [], by_block):
+            by_block = column_advantages(r, config.arm == "scrl").tolist()
+            for i, blocks in enumerate(spans):
+                ids = rollouts.sampled[start + i]
+                for span, advantage in zip(blocks or [], by_block[i]):
                     A[start + i, tokens_inside(tokenizer, ids, span)] = advantage
-        rewards.append(halves.flatten())                                     # (G,)
-        formed += [found is not None for found in spans]
+        rewards.append(halves.flatten())                                 # (G,)
+        formed += [blocks is not None for blocks in spans]
         solved += r.cumprod(1).mean(1).tolist()
-    rewards = torch.stack(rewards)  # (N, G)
-    figures = {"compliance": sum(formed) / len(formed), "prefix": sum(solved) / len(solved),
+
+    rewards = torch.stack(rewards)                                       # (N, G)
+    figures = {"compliance": sum(formed) / len(formed),
+               "prefix": sum(solved) / len(solved),
                "original": float(rewards[:, n:].mean())}
-    return rewards.to(rollouts.lengths.device), (A * mask).to(rollouts.lengths.device), figures
+    device = rollouts.lengths.device
+    return rewards.to(device), (A * mask).to(device), figures
 
 
 # ------------------------------------------------------------------------------ making subproblems
@@ -148,21 +188,31 @@ def split_solution(problem, answer, solution, most=4):
     def numbers(text):
         return {float(found.replace(",", "")) for found in re.findall(NUMBER, text)}
 
-    steps, pattern = [], MARKED if "<<" in solution else PLAIN
+    given = numbers(problem)
+    pattern = PLAIN
+    if "<<" in solution:
+        pattern = MARKED
+    steps = []
     for sentence in re.split(r"\n+|(?<=[.!?])\s+", solution):
         for found in pattern.finditer(sentence):
             left, value = (side.translate(SPELLING) for side in found.groups())
             if not verify.equivalent(value, left):
                 return [], "a step is wrong"
             blank = f"{sentence[:found.start()]}___{sentence[found.end():]}".strip()
-            fair = ("=" not in blank and re.search("[a-z]{2}", blank) and  # one equation, in words
-                    numbers(blank) <= numbers(problem) and not numbers(value) & numbers(problem))
-            steps.append((f"{problem} Find only what belongs in the blank: {blank}", value, fair))
+            in_words = "=" not in blank and re.search("[a-z]{2}", blank)  # one equation
+            fair = in_words and numbers(blank) <= given and not numbers(value) & given
+            steps.append((blank, value, fair))
     if len(steps) < 2 or not verify.equivalent(steps[-1][1], answer):
         return [], "fewer than two steps, or the last is not the answer"
-    asked = [{"problem": text, "answer": value} for text, value, fair in steps[:-1] if fair]
-    asked = asked[1 - most:] + [{"problem": problem, "answer": answer}]
-    return (asked, "") if asked[1:] else ([], "no step can be asked for fairly")
+
+    items = []
+    for blank, value, fair in steps[:-1]:
+        if fair:
+            text = f"{problem} Find only what belongs in the blank: {blank}"
+            items.append({"problem": text, "answer": value})
+    if not items:
+        return [], "no step can be asked for fairly"
+    return items[1 - most:] + [{"problem": problem, "answer": answer}], ""
 
 
 def make_subproblems(source, out):
@@ -171,13 +221,15 @@ def make_subproblems(source, out):
     for row in problems.load_problems(source):
         items, reason = split_solution(row["problem"], row["answer"], str(row.get("solution")))
         counts[reason or "written"] += 1
-        made += [{**items[-1], "id": row["id"], "subproblems": items}] if items else []
+        if items:
+            made.append({**items[-1], "id": row["id"], "subproblems": items})
     report = ", ".join(f"{count:,} {what}" for what, count in counts.most_common())
     if not made:
         raise BadInput(f'--make-subproblems {source}: no "solution" can be split ({report}).')
     try:
         with open(out, "x", encoding="utf-8") as file:
-            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in made)
+            for row in made:
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
     except OSError as error:
         raise BadInput(f"--make-subproblems {out}: {error.strerror}; name a new file.") from None
     print(f"{out}: {report}")
