@@ -1,4 +1,4 @@
-"""OAR-P from a cache: what saliency.perturbation does, many tokens at a time. Skip this at first.
+"""OAR-P from a cache: saliency.perturbation, many tokens at a time. Skip this on a first reading.
 
 Replacing N tokens of a row of L is N forwards of L tokens by definition. Under causal attention
 nothing before a replaced token changes, so the keys and values of what precedes it are kept: half
@@ -25,13 +25,15 @@ def perturbation(forward, spans, shift, replace="pad", chunk=0):
     pad = body.get_input_embeddings()(pad)[0]    # (H,)
     body.eval()  # no dropout, and no checkpointing, which may switch the cache off
     caches = {}  # of the prompts, which rows of one group share
+    firsts = forward.place[:, 0].tolist()        # where a row's completion begins
+    prompts = forward.ids.tolist()
     try:
         for i, (start, content, close, _) in enumerate(spans.tolist()):
             if content == close:
                 continue
-            first = int(forward.place[i, 0])
+            first = firsts[i]
             row = forward.embeddings[i, :first + close - 1]  # (n, H) up to where the box is settled
-            prompt = tuple(forward.ids[i, :first].tolist())
+            prompt = tuple(prompts[i][:first])
             if prompt not in caches:
                 caches[prompt] = DynamicCache(config=body.config)
                 run(body, row[None, :first], caches[prompt])

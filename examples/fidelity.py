@@ -173,7 +173,7 @@ def all_signals(model, tokenizer, pool, rewards, chosen, seed):
                                  tokenizer=tokenizer)
 
     forward = forward_of(chosen)
-    ids, mask = forward.completion_ids, forward.completion_mask  # (b, T) each
+    mask = forward.completion_mask  # (b, T)
     spans, shift = saliency.answer_spans(forward), saliency.answer_shift  # (b, 4)
     signals = {"OAR-P": perturbation(forward, spans, shift),
                "OAR-P, mean embedding": perturbation(forward, spans, shift, replace="mean"),

@@ -441,6 +441,32 @@ def test_no_backward_where_no_row_is_asked_for(as_released, rows, A, monkeypatch
         credit(config)(forward)
 
 
+@pytest.mark.parametrize("as_released", [False, True])
+def test_a_row_without_a_signal_is_counted_and_not_asked_about(as_released):
+    """Rows: asked about; one token before the box; no box; no box, but on the other side. The
+    release asks about the second as well. Rows of the other side are no fall-backs."""
+    pieces = [b"", None, b"so ", b"then ", rb"\boxed{", b"7", b"}", b"8", b"."]
+    ids = [[2, 3, 4, 5, 6], [2, 4, 5, 6, 8], [2, 3, 7, 8, 8], [2, 3, 7, 8, 8]]
+    tokenizer, wanted = Pieces(*pieces), []
+    forward = SimpleNamespace(
+        tokenizer=tokenizer, sampled=ids, texts=[tokenizer.decode(row) for row in ids],
+        completion_mask=torch.ones(4, 5, dtype=torch.bool), figures={}, signs=[-1, -1, -1, 1],
+        advantages=torch.tensor([-1., -1, -1, 1]))
+
+    def signal(forward, spans, leaf):
+        wanted.append(spans.tolist())
+        return torch.arange(1., 6).expand(4, 5)
+
+    config = SimpleNamespace(as_released=as_released, leaf="embeddings", rows="wrong")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(released, "gradient_activation", signal)
+        w = credit(config, signal)(forward)
+    second = [1, 2, 3, 4] if as_released else [-1] * 4
+    assert wanted == [[[2, 3, 4, 5], second, [-1] * 4, [-1] * 4]]
+    assert forward.figures["fallback"].tolist() == [False, not as_released, True, False]
+    assert w[0, 3] == 5 and (w[2:] == 1).all() and (w[1] == 1).all() == (not as_released)
+
+
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("checkpointing", [True, False])
 def test_saliency_leaves_the_policy_gradient_alone(tied, checkpointing):
