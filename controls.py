@@ -14,8 +14,8 @@ not get the same coin twice, or the coin would be a verdict after all.
 """
 import torch
 
-from problems import BadInput
-from saliency import keyed
+from engine.errors import BadInput
+from engine.seeds import keyed
 
 
 def shuffled(weights, ids, mask, seed):

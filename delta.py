@@ -38,10 +38,9 @@ in the code.
 """
 import torch
 
-import problems
+from engine.errors import BadInput, run_cli
+from engine.runs import flags, parse
 from grpo import train
-from problems import BadInput
-from runs import flags, parse
 
 
 def head_row(hidden, logprobs):
@@ -174,4 +173,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    problems.run(main)
+    run_cli(main)

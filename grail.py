@@ -34,17 +34,14 @@ off by one token in common formats (ours: on the sampled ids).
 What we left out, on purpose: weights of mean 1 (the paper has none: the mean is in the log line),
 the release's sampler correction (our sampler is the policy), its top-k 50 while sampling.
 """
-from pathlib import Path
-
 import torch
-from transformers import AutoTokenizer
 
-import pages
-import problems
 import saliency
+import show
+from engine.errors import BadInput, run_cli
+from engine.runs import flags, parse
 from grpo import train
-from runs import flags, parse
-from score import on_card
+from logprobs import on_card
 
 
 def grail_credit(s, mask, spans, advantages, rows="wrong", as_released=False,
@@ -118,27 +115,6 @@ def credit(config, alignment=None, weigh=grail_credit):
     return weights
 
 
-def show(summary):
-    """Print one completion of the last steps, coloured by its weights, and write it as a page."""
-    folder, example = Path(summary["folder"]), summary["example"]
-    if example is None:
-        print("no completion was trained, so there is none to show")
-        return
-    tokenizer = AutoTokenizer.from_pretrained(folder / "checkpoint")
-    ids, w = example["ids"], example["weights"]
-    print(f"\nOne completion (reward {example['reward']:.0f}) of: "
-          f"{problems.printable(example['problem'])}\n"
-          "blue: less of the advantage than GRPO gives, plain: the same, red: more"
-          f"{'' if pages.in_colours() else ' (colours are off)'}\n")
-    print(pages.coloured(saliency.pieces(tokenizer, ids), w, pages.in_colours()))
-    both = {"GRPO": ([1.0] * len(ids), None), "GRAIL": (w, None)}
-    shown = pages.entry(tokenizer, ids, example["problem"], example["reward"], both)
-    (folder / "credit.html").write_text(pages.page("GRAIL's credit", [shown]), encoding="utf-8")
-    print(f"\nas a page: {folder}/credit.html\n"
-          "next: python grail.py --rows both, python grpo.py (the baseline), "
-          f"python evaluate.py --model {folder}/checkpoint --data arithmetic --samples 8 --k 1,8")
-
-
 def main(argv=None, credit=credit):
     parser = flags("grail", __doc__.split("\n")[0])
     add = parser.add_argument
@@ -149,10 +125,10 @@ def main(argv=None, credit=credit):
     add("--as-released", action="store_true", help="the authors' released code, see the docstring")
     config = parse(parser, argv)
     if config.compile and config.leaf != "embeddings":
-        raise problems.BadInput(f"--leaf {config.leaf}: compiled layers keep their outputs to "
-                                "themselves; add --no-compile.")
-    show(train(config, credit(config)))
+        raise BadInput(f"--leaf {config.leaf}: compiled layers keep their outputs to "
+                       "themselves; add --no-compile.")
+    show.last_steps(train(config, credit(config)))
 
 
 if __name__ == "__main__":
-    problems.run(main)
+    run_cli(main)

@@ -18,17 +18,31 @@ import torch
 from tqdm import tqdm
 
 import controls
-import pages
 import problems
 import saliency
+import show
 import verify
-from checkpoints import find, save, snapshot, stop_at, watch
-from graphs import WIDTH, Graphs, peak_gb
-from problems import BadInput
-from rollout import sample
-from runs import (LOG, announce, check, flags, load_split, measure, open_run, parse, pick,
-                  prompt_keys, recompute, record, report, warn, widest)
-from score import Forward, forward_pass, on_card, token_logprobs  # noqa: F401
+from engine.checkpoints import find, save, snapshot, stop_at, watch
+from engine.errors import BadInput, run_cli
+from engine.graphs import WIDTH, Graphs
+from engine.memory import peak_gb
+from engine.runs import (
+    LOG,
+    announce,
+    check,
+    flags,
+    open_run,
+    parse,
+    recompute,
+    record,
+    report,
+    warn,
+    widest,
+)
+from engine.seeds import pick, prompt_keys
+from evaluate import measure
+from logprobs import Forward, forward_pass, on_card, token_logprobs  # noqa: F401
+from rollout import sample, stop_ids
 
 # ------------------------------------------------------------------------------ the concept
 
@@ -236,7 +250,7 @@ def train(config, credit=uniform, ask=ask_once, judge=judge_outcome, batch_credi
     checkpoint = find(config.resume) if config.resume else None
     model, tokenizer = problems.load_policy(checkpoint or config.model, config.device)
     device = model.device
-    rows, held_out = load_split(config)
+    rows, held_out = problems.load_split(config)
     reference = None
     if config.kl > 0:
         reference = problems.load_policy(config.model, config.device)[0].requires_grad_(False)
@@ -250,7 +264,8 @@ def train(config, credit=uniform, ask=ask_once, judge=judge_outcome, batch_credi
     folder, saved, settings = open_run(config, optimizer, rows, checkpoint)
     if config.checkpointing:
         recompute(model)
-    announce(config, model, tokenizer, prompts[0], len(rows), longest)
+    announce(config, model, tokenizer, prompts[0], len(rows), longest,
+             stop_ids(model, tokenizer))
     if saved == 0:
         report(folder, before=measure(model, tokenizer, held_out, config, "before"))
     example, warned = None, {}
@@ -290,9 +305,9 @@ def train(config, credit=uniform, ask=ask_once, judge=judge_outcome, batch_credi
             record(folder, line, asked[0], rollouts.texts, rewards[0])
             example = widest(rollouts, rewards, weights, asked) or example
             if config.pages_every and at.step % config.pages_every == 0:
-                pages.of_step(folder / "pages" / f"step_{at.step:05d}.html",
-                              f"{config.method}, step {at.step}", tokenizer, rollouts, rewards,
-                              weights, asked, config.method)
+                show.of_step(folder / "pages" / f"step_{at.step:05d}.html",
+                             f"{config.method}, step {at.step}", tokenizer, rollouts, rewards,
+                             weights, asked, config.method)
             if config.snapshot_every and at.step % config.snapshot_every == 0:
                 snapshot(folder, model, at.step)  # first: a step that is saved is not done again
             if config.save_every and at.step % config.save_every == 0:
@@ -316,4 +331,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    problems.run(main)
+    run_cli(main)

@@ -1,6 +1,6 @@
-"""What a number is worth: unbiased Pass@k, intervals that cover, and whether B really beats A.
+"""What a number is worth: intervals that cover, and whether B really beats A.
 
-    interval(pass_at_k(correct, samples=8, k=4)[:, None])      # (2, 1): low and high
+    interval(scores[:, None])                                  # (N,) -> (2, 1): low and high
     python evaluate.py --compare a.jsonl b.jsonl               # with seeds: a0 a1 a2 vs b0 b1 b2
 
 A score is one number a problem. Problems are drawn from a larger population, so intervals come from
@@ -15,24 +15,9 @@ from pathlib import Path
 
 import torch
 
-from problems import BadInput
+from engine.errors import BadInput
 
 Z = 1.959964  # 97.5 % point of the normal distribution
-
-
-def pass_at_k(correct, samples, k):
-    """Chance that k of the n samples, drawn without replacement, hold a right one.
-
-        1 - C(n - c, k) / C(n, k)  =  1 - prod_{i < k} (n - c - i) / (n - i)    (Chen et al. 2021)
-
-    correct c (N,) counts -> (N,) float64. The plug-in 1 - (1 - c/n)^k is biased: at p = 0.2, n = 8,
-    k = 4 it expects .517 where the truth is .590. Raises BadInput when k > n.
-    """
-    if not 1 <= k <= samples:
-        raise BadInput(f"--k {k}: Pass@k needs 1 <= k <= --samples, which is {samples}.")
-    i = torch.arange(k)                                                              # (k,)
-    wrong = (samples - correct.double()[..., None] - i) / (samples - i)              # (N, k)
-    return 1 - wrong.prod(-1)                                                        # (N,)
 
 
 def t_quantile(df):

@@ -46,11 +46,10 @@ tokens instead of tokens, answers scored on labels.
 """
 import torch
 
-import problems
 import saliency
+from engine.errors import BadInput, run_cli
+from engine.runs import flags, parse
 from grpo import train
-from problems import BadInput
-from runs import flags, parse
 
 
 def oar_credit(s, scored, mask, q=0.25, beta=1.0, floor=0.1, reproduced=False):
@@ -141,4 +140,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    problems.run(main)
+    run_cli(main)

@@ -21,7 +21,6 @@ import argparse
 import inspect
 import json
 import re
-import signal
 import sys
 from pathlib import Path
 from typing import Callable, NamedTuple
@@ -30,53 +29,13 @@ import torch
 from jinja2 import TemplateError
 
 import verify
+from engine.errors import BadInput, printable, run_cli
 from rollout import stop_ids
 
 HERE = Path(__file__).resolve().parent
 
 # Raw string: without the r, "\b" is a backspace and the model is asked for "oxed{}".
 SUFFIX = r" Please reason step by step, and put your final answer within \boxed{}."
-
-
-class BadInput(ValueError):
-    """The user's mistake: one sentence with the value, the reason and the flag to change."""
-
-
-def printable(text):
-    """Text of a model or a file, for a terminal: control characters are shown, not obeyed."""
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode()
-                   for c in text)
-
-
-def run(main):
-    """Call `main()`: what stops it ends in one sentence and an exit code, not in a traceback.
-
-    2: a mistake of the user's, a full card or disk, NaN. 130 and 143: by Ctrl-C and SIGTERM.
-    """
-    signals = []
-
-    def on_sigterm(number, _):  # as Ctrl-C, so that whatever cleans up after that does here
-        signals.append(number)
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, on_sigterm)
-    try:
-        main()
-    except (BadInput, FloatingPointError) as mistake:
-        message, code = f"error: {mistake}", 2
-    except OSError as error:
-        message, code = f"error: {error.filename or 'input or output'}: {error.strerror}.", 2
-    except torch.OutOfMemoryError:
-        message, code = "error: the card's memory is full; take a smaller --model.", 2
-    except KeyboardInterrupt:
-        code = 128 + (signals or [signal.SIGINT])[0]
-        message = "\nstopped by " + ("SIGTERM" if signals else "Ctrl-C")
-    else:
-        return
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    print(printable(message), file=sys.stderr)
-    sys.exit(code)
 
 
 def after_hashes(solution):
@@ -174,6 +133,17 @@ def load_problems(data, split="train", limit=None):
         raise BadInput(f"--data {line}; no problem is left.")
     print(printable(line), file=sys.stderr)
     return usable[:limit]
+
+
+def load_split(config):
+    """(training rows, held-out rows); of a .jsonl file the latter are its last tenth, at most."""
+    if not config.data.endswith(".jsonl"):
+        rows = load_problems(config.data, "train")
+        held_out = load_problems(config.data, "test") if config.eval_problems else []
+        return rows, held_out[:config.eval_problems]
+    rows = load_problems(config.data)
+    n = min(config.eval_problems, len(rows) // 10)
+    return rows[:len(rows) - n], rows[len(rows) - n:]
 
 
 def read_jsonl(path):
@@ -347,4 +317,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    run(main)
+    run_cli(main)

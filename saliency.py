@@ -10,23 +10,22 @@ the box (GRAIL, arXiv 2606.04889; Hadamard product, then the norm). K: how far t
 the answer moves (OAR, arXiv 2601.07408). The answer is the model's own, right or wrong; the gold
 answer plays no part. effective_sample_size_ratio and top_mass say how concentrated weights are.
 
-    python saliency.py                           # one completion of the tiny model, coloured
-    python saliency.py --model FOLDER --problem "What is 2 + 2?" --completion answer.txt
+    python show.py                               # one completion of the tiny model, coloured
 
 The box's last token and what follows get exactly 0: they cannot have moved the answer.
 
 What we left out, on purpose: integrated gradients, attention maps.
 """
-import argparse
 import bisect
 import copy
-import hashlib
 
 import torch
 from transformers import DynamicCache
 
 import verify
-from score import on_card
+from engine import decode
+from engine.seeds import normals
+from logprobs import on_card
 
 
 def answer_span(tokenizer, ids, text, which="last"):
@@ -89,18 +88,6 @@ def gradient_activation(forward, spans, leaf="embeddings", alignment="own"):
     s = (gradient.float() * activation.detach().float()).norm(dim=-1)  # (b, L)
     read = forward.place - (1 if alignment == "predictor" else 0)  # (b, T) position in the row of L
     return s.gather(1, read) * forward.completion_mask             # (b, T)
-
-
-def keyed(*key, device="cpu"):
-    """A random generator seeded by this key alone, the same in every process."""
-    digest = hashlib.sha256(repr(key).encode()).digest()
-    return torch.Generator(device).manual_seed(int.from_bytes(digest[:7], "big"))
-
-
-def normals(key, like):
-    """Standard normal numbers of this tensor's shape, by key."""
-    return torch.randn(like.shape, generator=keyed(*key, device=like.device), device=like.device,
-                       dtype=like.dtype)
 
 
 def answer_shift(clean, other, ids, outcome="mean"):
@@ -179,7 +166,7 @@ def input_gradient(forward, spans, draws=4, sigma=1e-3, seed=0, outcome="mean", 
 
 
 @torch.no_grad()
-@torch.compiler.set_stance("force_eager")  # layers compiled to train (--compile) know no cache
+@decode.uncompiled()
 def perturbation(forward, spans, outcome="mean", replace="pad", chunk=0):
     """OAR-P: answer_shift when the token is replaced, for every token before the box, (b, T) fp32.
 
@@ -244,61 +231,3 @@ def top_mass(weights, mask, share=0.1):
     k = (mask.sum(1, keepdim=True) * share).ceil()                       # (B, 1)
     largest = a * (torch.arange(a.shape[1], device=a.device) < k)        # (B, T)
     return (largest.sum(1) / a.sum(1).clamp(min=1e-30)).float()
-
-
-# -------------------------------------------------------------------------- seeing it
-
-
-def pieces(tokenizer, ids):
-    """The text that each of n ids adds to the decoding, n strings; they concatenate to the text."""
-    texts = [tokenizer.decode(ids[:n], clean_up_tokenization_spaces=False)
-             for n in range(len(ids) + 1)]
-    return [texts[n + 1][len(texts[n].rstrip("\ufffd")):] for n in range(len(ids))]
-
-
-def main(argv=None):
-    import grpo  # here, not above: the functions stand alone without these four
-    import pages
-    import problems
-    import rollout
-    parser = argparse.ArgumentParser(description="Show which tokens a model's own answer leans on.")
-    parser.add_argument("--model", default="tiny", help="hub id or folder; tiny: the embedded one")
-    parser.add_argument("--problem", default="Start with 7, add 5, times 3.", help="the question")
-    parser.add_argument("--completion", help="a file with the answer; without it one is sampled")
-    args = parser.parse_args(argv)
-    model, tokenizer = problems.load_policy(args.model)
-    prompt = problems.build_prompt(tokenizer, args.problem)
-    if args.completion:
-        try:
-            text = open(args.completion, encoding="utf-8").read()
-        except (OSError, UnicodeDecodeError) as error:
-            raise problems.BadInput(f"--completion {args.completion}: {error.args[-1]}.") from None
-        encoded = [tokenizer(t, add_special_tokens=False).input_ids for t in (prompt, text or " ")]
-        (asked, real), (ids, mask) = (rollout.pad([row], 0, "right") for row in encoded)  # (1, n)
-        text = tokenizer.decode(ids[0], skip_special_tokens=True)  # what the ids say, to the letter
-        out = rollout.Rollouts(asked, real, ids, mask.sum(1), mask[:, 0], None, [text])
-    else:
-        out = rollout.sample(model, tokenizer, [prompt], samples=8, max_new_tokens=256)
-    # The longest one with a box: it has the most tokens for the answer to lean on.
-    i = max(range(len(out.texts)), key=lambda i: (verify.last_boxed(out.texts[i]) is not None,
-                                                  out.lengths[i]))
-    forward = grpo.forward_pass(model, out, torch.tensor([i]), 1.0, texts=out.texts[i:i + 1],
-                                rewards=None, advantages=None, tokenizer=tokenizer)
-    ids = forward.completion_ids[0].tolist()
-    span = answer_span(tokenizer, ids, out.texts[i])
-    if span is None:
-        where = f"--completion {args.completion}: it" if args.completion else (
-            f"--problem {args.problem!r}: none of 8 completions")
-        raise problems.BadInput(f"{where} has no box, so there is no answer to ask about.")
-    s = gradient_activation(forward, [span])[0]  # (T,)
-    tokens = pieces(tokenizer, ids)
-    print("token   s_t, the twenty largest, in order of the text")
-    for t in sorted(s.argsort(descending=True)[:20].tolist()):
-        print(f"{t:5d} {s[t]:9.2e}  {tokens[t]!r}{'   the box' * (span[0] <= t < span[3])}")
-    print("\nred: four times the median or more; blue: a quarter or less\n")
-    print(pages.coloured(tokens, (s / s[s > 0].median()).sqrt().tolist(), pages.in_colours()))
-
-
-if __name__ == "__main__":
-    import problems
-    problems.run(main)

@@ -35,9 +35,9 @@ import torch
 
 import problems
 import verify
+from engine.errors import BadInput, run_cli
+from engine.runs import flags, parse
 from grpo import group_advantages, train
-from problems import BadInput
-from runs import flags, parse
 
 # The embedded model was warmed up on this very sentence (data/make_tiny.py): one token of its own.
 INSTRUCTION = (r" Solve the numbered problems in order, each inside its own tags <p1> </p1>,"
@@ -196,4 +196,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    problems.run(main)
+    run_cli(main)

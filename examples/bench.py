@@ -21,7 +21,7 @@ end. Parts:
 
 Seconds are medians of --repeat calls after one to warm up or more (of OAR-P and `long`: the second
 call; of `generate` and TRL: the best), peaks the most that was allocated, the warm-up included, and
-with `--compile` an upper bound, see graphs.peak_gb.
+with `--compile` an upper bound, see memory.peak_gb.
 """
 import argparse
 import dataclasses
@@ -39,13 +39,13 @@ import torch
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-import delta  # noqa: E402
-import grail  # noqa: E402
-import graphs  # noqa: E402
-import grpo  # noqa: E402
-import oar  # noqa: E402
-import rollout  # noqa: E402
-import saliency  # noqa: E402
+import delta
+import grail
+import grpo
+import oar
+import rollout
+import saliency
+from engine import graphs, memory
 
 SHAPE = dict(vocab_size=151_936, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28,
              num_attention_heads=16, num_key_value_heads=8, head_dim=128)
@@ -233,7 +233,7 @@ def main(argv=None):
             for stage in stages:
                 seconds, _ = timed(stage, device)
                 first += seconds[0] * (turn == 0)
-                peaks.append(graphs.peak_gb(model))
+                peaks.append(memory.peak_gb(model))
         seconds = timed(lambda: [stage() for stage in stages], device, args.repeat + 1)[0][1:]
         note(name, {"first_seconds": first, "seconds": statistics.median(seconds),
                     "tokens_per_second": tokens / statistics.median(seconds),

@@ -33,14 +33,15 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-import delta  # noqa: E402
-import grpo  # noqa: E402
-import problems  # noqa: E402
-import saliency  # noqa: E402
-import verify  # noqa: E402
-from intervals import bootstrap, middle95  # noqa: E402
-from problems import BadInput  # noqa: E402
-from rollout import Rollouts, sample  # noqa: E402
+import delta
+import grpo
+import problems
+import saliency
+import verify
+from engine import seeds
+from engine.errors import BadInput, run_cli
+from intervals import bootstrap, middle95
+from rollout import Rollouts, sample
 
 
 def ranks(x):
@@ -194,7 +195,7 @@ def all_signals(model, tokenizer, pool, rewards, chosen, seed):
                                      pool.completion_mask)
     signals["DelTA margin"] = weights[chosen]  # increasing in the margin to the own side
     signals["entropy"] = forward.entropy
-    signals["random"] = torch.rand(mask.shape, generator=saliency.keyed(seed, "random"))
+    signals["random"] = torch.rand(mask.shape, generator=seeds.keyed(seed, "random"))
     return signals, spans
 
 
@@ -318,4 +319,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    problems.run(main)
+    run_cli(main)

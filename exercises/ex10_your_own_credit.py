@@ -1,8 +1,8 @@
 """Exercise 10, an afternoon: a credit of your own, against GRAIL's, on the embedded model.
 
 A method of token-level credit is one function from the live forward to weights. 1 everywhere is
-GRPO. What else does `forward` (Forward, in score.py) know? How unsure the model was (entropy), how
-likely each token was (logprobs), how long the completion is, where its box is
+GRPO. What else does `forward` (Forward, in logprobs.py) know? How unsure the model was (entropy),
+how likely each token was (logprobs), how long the completion is, where its box is
 (saliency.answer_span), what the box leans on (saliency.gradient_activation), whether the completion
 beat its group (advantages). The gold answer is not in it.
 
@@ -18,5 +18,5 @@ A difference over 3 seeds is a rumour. The board prints its interval; believe th
 
 
 def your_own_credit(forward):
-    """forward: score.Forward of b rows. Returns weights (b, T)."""
+    """forward: logprobs.Forward of b rows. Returns weights (b, T)."""
     raise NotImplementedError

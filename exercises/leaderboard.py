@@ -18,13 +18,16 @@ from types import SimpleNamespace
 from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-import ex10_your_own_credit  # noqa: E402
-import grail  # noqa: E402
-import problems  # noqa: E402
-from evaluate import evaluate  # noqa: E402
-from grpo import train  # noqa: E402
-from intervals import compare  # noqa: E402
-from runs import flags, parse  # noqa: E402
+import ex10_your_own_credit
+
+import grail
+import problems
+from engine import errors
+from engine.errors import run_cli
+from engine.runs import flags, parse
+from evaluate import evaluate
+from grpo import train
+from intervals import compare
 
 STEPS, SEEDS, PROBLEMS, SAMPLES = 15, (0, 1, 2), 500, 2
 GRAIL = SimpleNamespace(as_released=False, leaf="embeddings", rows="wrong")  # its defaults
@@ -53,9 +56,9 @@ def main():
     parser.add_argument("name", help="what to call this attempt: letters, digits, - and _")
     name = parser.parse_args().name
     if not re.fullmatch(r"[\w-]{1,40}", name) or name == "grail":
-        raise problems.BadInput(f"{name!r} cannot be an attempt's name; take letters and digits.")
+        raise errors.BadInput(f"{name!r} cannot be an attempt's name; take letters and digits.")
     if list(BOARD.glob(f"{name}-seed*")):
-        raise problems.BadInput(f"{name!r} is on the board; give another name, or delete its runs "
+        raise errors.BadInput(f"{name!r} is on the board; give another name, or delete its runs "
                                 f"in {BOARD}.")
     held_out = problems.load_problems("arithmetic", "test", PROBLEMS)
     theirs = enter("grail", grail.credit(GRAIL), held_out)
@@ -72,4 +75,4 @@ def main():
 
 
 if __name__ == "__main__":
-    problems.run(main)
+    run_cli(main)

@@ -10,9 +10,9 @@ import grail
 import grpo
 import oar
 import rollout
+from evaluate import pass_at_k  # noqa: F401
 from grail import grail_credit  # noqa: F401
 from grpo import clipped_surrogate, group_advantages  # noqa: F401
-from intervals import pass_at_k  # noqa: F401
 from saliency import answer_span, gradient_activation  # noqa: F401
 
 

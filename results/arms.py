@@ -17,12 +17,12 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-import delta  # noqa: E402
-import grail  # noqa: E402
-import grpo  # noqa: E402
-import oar  # noqa: E402
-import scrl  # noqa: E402
-from grail import grail_credit  # noqa: E402
+import delta
+import grail
+import grpo
+import oar
+import scrl
+from grail import grail_credit
 
 
 def level(config):

@@ -20,11 +20,11 @@ import torch
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
-import problems  # noqa: E402
-from checkpoints import write  # noqa: E402
-from intervals import pass_at_k  # noqa: E402
-from paired import detectable, p_value, t_interval  # noqa: E402
-from problems import BadInput  # noqa: E402
+from paired import detectable, p_value, t_interval
+
+from engine.checkpoints import write
+from engine.errors import BadInput, run_cli
+from evaluate import pass_at_k
 
 # The questions, each one family of tests: (title, [(B, A), ...]). An arm that was not run is left
 # out, and the family is as large as what was.
@@ -160,4 +160,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    problems.run(main)
+    run_cli(main)

@@ -41,18 +41,18 @@ os.environ["OMP_NUM_THREADS"] = "1"  # also of the workers; another number round
 os.environ["TQDM_DISABLE"] = "1"
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
-import torch  # noqa: E402
+import tables
+import torch
+from arms import ABLATIONS, ARMS
+from cells import read as read_cells
+from cells import scores
+from pool import run_all
 
-import evaluate  # noqa: E402
-import problems  # noqa: E402
-import tables  # noqa: E402
-from arms import ABLATIONS, ARMS  # noqa: E402
-from cells import read as read_cells  # noqa: E402
-from cells import scores  # noqa: E402
-from checkpoints import append, find, write  # noqa: E402
-from pool import run_all  # noqa: E402
-from problems import BadInput  # noqa: E402
-from runs import flags, parse  # noqa: E402
+import evaluate
+import problems
+from engine.checkpoints import append, find, write
+from engine.errors import BadInput, run_cli
+from engine.runs import flags, parse
 
 # ------------------------------------------------------------------------------ the grids
 
@@ -332,4 +332,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    problems.run(main)
+    run_cli(main)

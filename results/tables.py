@@ -14,10 +14,20 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
-import problems  # noqa: E402
-from cells import (  # noqa: E402
-    FAMILIES, at_the_end, by_arm, compared, mean_curve, read, scores, stacked, untrained)
-from paired import Z, both_levels, holm, t_interval  # noqa: E402
+from cells import (
+    FAMILIES,
+    at_the_end,
+    by_arm,
+    compared,
+    mean_curve,
+    read,
+    scores,
+    stacked,
+    untrained,
+)
+from paired import Z, both_levels, holm, t_interval
+
+from engine.errors import run_cli
 
 # ------------------------------------------------------------------------------ the text
 
@@ -265,4 +275,4 @@ def main():
 
 
 if __name__ == "__main__":
-    problems.run(main)
+    run_cli(main)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import load_file
+from test_grpo import gradients, made
 
 import controls
 import delta
@@ -14,8 +15,7 @@ import grail
 import grpo
 import oar
 import scrl
-from problems import BadInput
-from test_grpo import gradients, made
+from engine.errors import BadInput
 
 SHORT = ["--prompts", "4", "--group", "4", "--eval-problems", "0", "--max-new-tokens", "48",
          "--warmup", "1"]

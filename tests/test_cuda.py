@@ -9,19 +9,18 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from test_grpo import CONFIG
+from test_rollout import Numbers
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-import decode
 import grail
-import graphs
 import grpo
 import oar
 import problems
 import rollout
 import saliency
-import score
-from test_grpo import CONFIG
-from test_rollout import Numbers
+from engine import decode, graphs
+from logprobs import scores
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 SHAPE = dict(vocab_size=61, hidden_size=128, intermediate_size=256, num_hidden_layers=3,
@@ -140,7 +139,7 @@ def test_the_fused_head_is_the_plain_one(monkeypatch):
     for exact in (True, False):
         leaves = [x.clone().requires_grad_() for x in (h, weight)]
         if exact:
-            logprobs, entropy = score.scores(leaves[0] @ leaves[1].T, y, 0.7)
+            logprobs, entropy = scores(leaves[0] @ leaves[1].T, y, 0.7)
         else:
             logprobs, entropy = graphs.Head.apply(*leaves, y, 0.7)
         results.append([logprobs, entropy, *torch.autograd.grad((g * logprobs).sum(), leaves)])

@@ -3,13 +3,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from test_grail import close, known_qwen3, known_rollouts
+from test_grpo import gradients, made
 
 import delta
 import grpo
 from delta import delta_weights, head_row, lm_head
-from problems import BadInput
-from test_grail import close, known_qwen3, known_rollouts
-from test_grpo import gradients, made
+from engine.errors import BadInput
 
 H = torch.tensor([[[2., 0], [1, 1], [0, 2]], [[2, 0], [1, 3], [9, 9]],
                   [[2, 0], [1, -1], [0, -2]], [[4, 4], [1, 0], [9, 9]]]).double()  # (B, T, H)

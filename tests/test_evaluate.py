@@ -11,24 +11,25 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from test_problems import characters
 
 import evaluate
 import problems
 import verify
+from engine import errors
+from engine.errors import BadInput
+from evaluate import pass_at_k
 from intervals import (
     bootstrap,
     compare,
     difference,
     interval,
     middle95,
-    pass_at_k,
     print_comparison,
     seed_variance,
     sign_test,
     t_quantile,
 )
-from problems import BadInput
-from test_problems import characters
 
 # --------------------------------------------------------------------------- Pass@k
 
@@ -59,7 +60,7 @@ def test_pass_at_k_is_unbiased():
 @pytest.mark.parametrize("k", [0, 9])
 def test_more_k_than_samples_is_refused(k):
     """Pass@16 of 8 samples does not exist, whatever the formula returns."""
-    with pytest.raises(BadInput, match="--k"):
+    with pytest.raises(ValueError, match="Pass@k needs"):
         pass_at_k(torch.tensor([1]), 8, k)
 
 
@@ -526,7 +527,7 @@ def test_texts_do_not_depend_on_the_batch_size(tmp_path):
 
 def command(monkeypatch, line):
     monkeypatch.setattr(sys, "argv", ["evaluate.py", *line.split()])
-    problems.run(evaluate.main)
+    errors.run_cli(evaluate.main)
 
 
 def test_command_prints_one_table_and_compares_its_files(tmp_path, monkeypatch, capsys):

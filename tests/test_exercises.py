@@ -15,8 +15,9 @@ import torch
 FOLDER = Path(__file__).resolve().parent.parent / "exercises"
 sys.path.insert(0, str(FOLDER))
 
-import solutions  # noqa: E402
-import verify  # noqa: E402
+import solutions
+
+import verify
 
 NAMES = sorted(path.stem for path in FOLDER.glob("ex*.py"))
 

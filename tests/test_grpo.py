@@ -5,13 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from test_rollout import CONFIGS, PROMPTS, Numbers, scores, tiny
 
 import grpo
 import rollout
-import runs
+from engine import runs, seeds
+from engine.errors import BadInput
 from grail import credit as grail_credit_of
-from problems import BadInput
-from test_rollout import CONFIGS, PROMPTS, Numbers, scores, tiny
 
 CONFIG = {"scale_by_std": False, "mask_truncated": False, "loss": "token", "max_new_tokens": 12,
           "kl": 0.0, "tokens_per_microbatch": 8192, "compile": False, "inner": 1,
@@ -351,16 +351,16 @@ def test_two_steps_on_every_architecture(architecture, tied):
 
 
 def test_every_epoch_visits_every_problem_once_and_differently():
-    first, second = runs.pick(10, 0, 10, seed=3), runs.pick(10, 10, 10, seed=3)
+    first, second = seeds.pick(10, 0, 10, seed=3), seeds.pick(10, 10, 10, seed=3)
     assert sorted(first) == sorted(second) == list(range(10)) and first != second
-    assert runs.pick(10, 4, 8, seed=3) == first[4:] + second[:2]
-    assert runs.pick(10, 0, 10, seed=4) != first
+    assert seeds.pick(10, 4, 8, seed=3) == first[4:] + second[:2]
+    assert seeds.pick(10, 0, 10, seed=4) != first
 
 
 def test_a_problem_picked_twice_in_a_step_is_sampled_anew():
     """A file of 10 rows and 16 prompts a step: equal keys make equal groups, counted twice."""
-    assert runs.prompt_keys([3, 5, 3], 1, 10) == [3, 5, 13]
-    assert runs.prompt_keys([3, 3], 2, 10) == [6, 7, 26, 27]
+    assert seeds.prompt_keys([3, 5, 3], 1, 10) == [3, 5, 13]
+    assert seeds.prompt_keys([3, 3], 2, 10) == [6, 7, 26, 27]
 
 
 @pytest.mark.parametrize("flag, value", [

@@ -12,19 +12,25 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from test_grail import Pieces, close, known_forward, known_qwen3, known_rollouts
+from test_rollout import CONFIGS, tiny
 
 import grpo
 import oar
 import saliency
+from engine import seeds
+from engine.errors import BadInput
 from oar import oar_credit
-from problems import BadInput
-from saliency import (answer_shift, effective_sample_size_ratio, input_gradient, perturbation,
-                      top_mass)
-from test_grail import Pieces, close, known_forward, known_qwen3, known_rollouts
-from test_rollout import CONFIGS, tiny
+from saliency import (
+    answer_shift,
+    effective_sample_size_ratio,
+    input_gradient,
+    perturbation,
+    top_mass,
+)
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
-import fidelity  # noqa: E402
+import fidelity
 
 
 def reshape(s, q=.25, beta=1., reproduced=False, scored=None, log=False):
@@ -464,7 +470,7 @@ def test_one_draw_is_a_hessian_vector_product():
         key = (5, 0, rollouts.completion_ids[row, :rollouts.lengths[row]].tolist())
         at = slice(first, first + span[0])
         delta = torch.zeros_like(E)
-        delta[at] = 3e-5 * saliency.normals(key, E[at])
+        delta[at] = 3e-5 * seeds.normals(key, E[at])
         leaf = E.clone().requires_grad_()
         g, = torch.autograd.grad(answer_shift(clean, answer_logits(model, leaf, row, span), None),
                                  leaf, create_graph=True)

@@ -7,6 +7,7 @@ import transformers
 
 import grpo
 import rollout
+from engine import seeds
 
 
 class Numbers:
@@ -136,8 +137,8 @@ def test_a_text_depends_on_neither_batch_nor_neighbours():
 
 def test_uniforms_are_uniform_and_uncorrelated():
     """Mean 1/2, variance 1/12, no correlation along rows, prompts or positions (5 sigma each)."""
-    keys = rollout.row_keys(0, list(range(100)), 10)
-    u = torch.stack([rollout.uniforms(keys, t) for t in range(100)])  # (100, 1000)
+    keys = seeds.row_keys(0, list(range(100)), 10)
+    u = torch.stack([seeds.uniforms(keys, t) for t in range(100)])  # (100, 1000)
     n = u.numel()
     assert 0 < u.min() and u.max() < 1
     assert abs(float(u.mean()) - .5) < 5 * math.sqrt(1 / 12 / n)

@@ -16,19 +16,22 @@ import pytest
 import safetensors.torch
 import torch
 from safetensors.torch import load_file
-from transformers import (AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM,
-                          modeling_utils)
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    modeling_utils,
+)
 
-import checkpoints
 import grail
-import graphs
 import grpo
+import logprobs as logprobs_module
 import oar
 import problems
 import rollout
-import runs
-import score
-from problems import BadInput
+from engine import checkpoints, errors, graphs, memory, runs
+from engine.errors import BadInput
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = ["--prompts", "4", "--group", "4", "--eval-problems", "0", "--max-new-tokens", "40",
@@ -442,7 +445,7 @@ def test_a_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(call, nth, 
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(half))
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as stop:
         Refusing(patch, full, n)
-        problems.run(lambda: grpo.main(argv))
+        errors.run_cli(lambda: grpo.main(argv))
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert stop.value.code == 2 and said.startswith("error: ") and "No space left" in said
     assert f"--resume {half}" in said
@@ -508,7 +511,7 @@ def test_a_file_of_one_s_own_gives_up_its_last_tenth(tmp_path):
     path = tmp_path / "mine.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = runs.parse(runs.flags("grpo", ""), ["--data", str(path)])
-    train, held_out = runs.load_split(config)
+    train, held_out = problems.load_split(config)
     assert len(train) == 27 and [row["answer"] for row in held_out] == ["30", "31", "32"]
 
 
@@ -650,7 +653,7 @@ class Played:
         return hidden
 
     def head(self, h, y, temperature):
-        return score.scores(self.model.lm_head(h), y, temperature)
+        return logprobs_module.scores(self.model.lm_head(h), y, temperature)
 
     def backward(self, loss):
         loss.backward()
@@ -732,8 +735,8 @@ def test_recomputing_activations_says_nothing_about_transformers(tmp_path):
 def test_a_model_that_scales_its_logits_is_refused(tmp_path, monkeypatch):
     """The head is applied by hand; Granite, Cohere and Gemma 2 do more than that to their logits,
     so they would be sampled from one distribution and scored under another."""
-    exact = score.token_logprobs
-    monkeypatch.setattr(score, "token_logprobs", lambda *a, **k: (
+    exact = logprobs_module.token_logprobs
+    monkeypatch.setattr(logprobs_module, "token_logprobs", lambda *a, **k: (
         exact(*a, **k)[0] * 1.5, exact(*a, **k)[1]))
     with pytest.raises(BadInput, match="scale or cap"):
         run("grpo", tmp_path, "--steps", 2, "--name", tmp_path / "a")
@@ -758,7 +761,7 @@ def test_the_memory_estimate_counts_what_it_names():
         def parameters(self):
             return [torch.empty(596_049_920, device="meta")]
 
-    line = runs.memory_estimate(Shape(), config, 176)
+    line = memory.memory_estimate(Shape(), config, 176)
     assert "Adam 9.5" in line and f"KV cache {114_688 * 64 * 1200 / 1e9:.1f}" in line
     assert float(line.split("peak ")[1].split()[0]) < 24
 

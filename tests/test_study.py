@@ -13,18 +13,19 @@ import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "results"))
-import arms  # noqa: E402
-import cells  # noqa: E402
-import grail  # noqa: E402
-import grpo  # noqa: E402
-import intervals  # noqa: E402
-import paired  # noqa: E402
-import pool  # noqa: E402
-import problems  # noqa: E402
-import saliency  # noqa: E402
-import study  # noqa: E402
-import tables  # noqa: E402
-from problems import BadInput  # noqa: E402
+import arms
+import cells
+import paired
+import pool
+import study
+import tables
+
+import grail
+import grpo
+import intervals
+import problems
+import saliency
+from engine.errors import BadInput
 
 EVERY_ARM = [*arms.ARMS, *arms.ABLATIONS]
 
@@ -252,7 +253,7 @@ def test_every_arm_has_the_same_budget(arm, monkeypatch):
     default that differs in one script would be a second change in its comparison."""
     script, seen = (arms.ARMS | arms.ABLATIONS)[arm][0], []
     monkeypatch.setattr(script, "train", lambda config, *_, **__: seen.append(config))
-    monkeypatch.setattr(grail, "show", lambda summary: None)
+    monkeypatch.setattr(grail.show, "last_steps", lambda summary: None)
     study.train(dict(phase="final", arm=arm, rate=4e-4, seed=3), setup())
     reference = vars(study.parse(study.flags("grpo", ""), ["--seed", "3", "--lr", "4e-4"]))
     own = {"method", "name", "scale_by_std", "credit", "reward", "snapshot_every", "eval_problems",

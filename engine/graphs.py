@@ -1,5 +1,7 @@
 r"""A micro-batch's forward and backward as CUDA graphs: three launches in place of thousands.
 
+Skip this on a first reading.
+
     python grail.py --model Qwen/Qwen3-0.6B --compile
 
 A kernel of a small model runs for some microseconds, and Python needs longer than that to launch
@@ -28,8 +30,8 @@ from types import SimpleNamespace
 import torch
 from torch.nn.functional import linear, pad
 
-import decode
-from problems import BadInput
+from engine import decode
+from engine.errors import BadInput
 
 WIDTH = 64  # tokens
 
@@ -172,18 +174,6 @@ class Graphs:
             torch.autograd.backward(out, gradient.to(out.dtype), inputs=[leaf, *self.weights])
             dx.copy_(leaf.grad)
         return made
-
-
-def peak_gb(model):
-    """Peak GB (10^9 bytes) since the last call, which it resets; 0 on a CPU. An upper bound: peak
-    allocated and what recordings keep (while one is made, its tensors are in both), or peak
-    reserved, whichever is less."""
-    if model.device.type != "cuda":
-        return 0.0
-    allocated, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
-    torch.cuda.reset_peak_memory_stats()
-    held = model.graphs.held() if "graphs" in vars(model) else 0
-    return min(allocated + held, reserved) / 1e9
 
 
 # ------------------------------------------------------------------------------ the LM head

@@ -1,5 +1,7 @@
 r"""What a run is: its flags, its folder, its checkpoints, and its lines on memory and accuracy.
 
+Skip this on a first reading.
+
 A run is a folder, runs/NAME/:
 
     config.json     every flag, resolved         metrics.jsonl   one line a step
@@ -22,17 +24,23 @@ import math
 import re
 import sys
 import warnings
-from functools import lru_cache
 from pathlib import Path
 
 import torch
 
-import evaluate
-import problems
-from checkpoints import (FREE, append, check_room, differing, latest, restore, run_folder, trim,
-                         write)
-from problems import BadInput
-from rollout import cache_bytes, stop_ids
+from engine.checkpoints import (
+    FREE,
+    append,
+    check_room,
+    differing,
+    latest,
+    restore,
+    run_folder,
+    trim,
+    write,
+)
+from engine.errors import BadInput
+from engine.memory import memory_estimate
 
 # The tiny embedded model learns in a minute at settings that would wreck a real one. They were
 # chosen with grpo.py alone and frozen before any other method was run.
@@ -74,7 +82,7 @@ def flags(method, description):
     add("--grad-clip", type=float, default=1.0, help="largest gradient norm")
     add("--tokens-per-microbatch", type=int, default=2560, help="tokens a forward, with padding")
     add("--compile", action=argparse.BooleanOptionalAction,
-        default=False, help="on CUDA: fuse and record the layers (graphs.py); half a minute once")
+        default=False, help="on CUDA: fuse and record the layers (engine/graphs.py); half a minute once")
     add("--checkpointing", action="store_true", help="recompute activations: less memory, slower")
     add("--eval-problems", type=int, default=200, help="held-out problems before and after")
     add("--eval-samples", type=int, default=1, help="sampled completions for each of them")
@@ -191,13 +199,13 @@ def report(folder, **found):
     return new
 
 
-def announce(config, model, tokenizer, prompts, total, longest):
-    """What is about to happen, resolved, before it takes any time."""
+def announce(config, model, tokenizer, prompts, total, longest, stops):
+    """What is about to happen, resolved, before it takes any time. stops: ids, ints."""
     size = sum(p.numel() for p in model.parameters()) / 1e6
     print(f"{config.method}: {config.model} ({size:.2f} M parameters) on {model.device}, "
           f"{config.data} ({total:,} problems)")
     print("settings:", " ".join(f"{k}={v}" for k, v in sorted(vars(config).items())))
-    print("stopping on:", [tokenizer.decode([i]) for i in stop_ids(model, tokenizer)])
+    print("stopping on:", [tokenizer.decode([i]) for i in stops])
     print("first prompt:", *map(repr, prompts))
     print(memory_estimate(model, config, longest))
 
@@ -270,81 +278,3 @@ def widest(rollouts, rewards, weights, asked):
     ids, w = rollouts.completion_ids[i][on[i]].tolist(), weights[i][on[i]].tolist()
     return {"ids": ids, "weights": w, "problem": asked[i // rewards.shape[1]]["problem"],
             "reward": float(rewards.flatten()[i])}
-
-
-# ------------------------------------------------------------------------------ problems and scores
-
-
-def load_split(config):
-    """(training rows, held-out rows); of a .jsonl file the latter are its last tenth, at most."""
-    if not config.data.endswith(".jsonl"):
-        rows = problems.load_problems(config.data, "train")
-        held_out = problems.load_problems(config.data, "test") if config.eval_problems else []
-        return rows, held_out[:config.eval_problems]
-    rows = problems.load_problems(config.data)
-    n = min(config.eval_problems, len(rows) // 10)
-    return rows[:len(rows) - n], rows[len(rows) - n:]
-
-
-@lru_cache(4)
-def epoch_order(total, seed, epoch):
-    """A permutation of range(total) that is the same in every process."""
-    generator = torch.Generator().manual_seed(seed * 9973 + epoch)
-    return torch.randperm(total, generator=generator).tolist()
-
-
-def pick(total, cursor, count, seed):
-    """`count` row numbers from place `cursor` of an endless stream of shuffled epochs.
-
-    A function of the step alone, so that a resumed run needs no state of the data order.
-    """
-    places = [divmod(i, total) for i in range(cursor, cursor + count)]
-    return [epoch_order(total, seed, epoch)[place] for epoch, place in places]
-
-
-def prompt_keys(picked, m, total):
-    """Keys of the random numbers, m a problem; one picked twice in a step is not sampled alike."""
-    again = [picked[:n].count(i) for n, i in enumerate(picked)]
-    return [m * (i + total * n) + j for i, n in zip(picked, again) for j in range(m)]
-
-
-def measure(model, tokenizer, held_out, config, when):
-    """Accuracy on held-out problems, sampled at T = 1 and greedy: printed and returned (dict)."""
-    if not held_out:
-        return None
-    settings = dict(max_new_tokens=config.max_new_tokens, seed=config.seed, quiet=True,
-                    thinking=config.thinking, batch_size=config.prompts * config.group)
-    k = config.eval_samples
-    try:
-        sampled = evaluate.evaluate(model, tokenizer, held_out, samples=k, ks=(k,), **settings)
-        greedy = evaluate.evaluate(model, tokenizer, held_out, temperature=0.0, **settings)
-    except BadInput as mistake:  # evaluate.py's batch is ours of a step
-        raise BadInput(str(mistake).replace("--batch-size", "--prompts x --group")) from None
-
-    def percent(value, low, high):
-        return f"{100 * value:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
-
-    scores = [percent(s["accuracy"], s["low"], s["high"]) for s in (sampled, greedy)]
-    print(f"{when}: sampled {scores[0]}, greedy {scores[1]}, Pass@{k} "
-          f"{percent(*sampled['pass_at_k'][k])} of {len(held_out)} held-out problems", flush=True)
-    return {name: {k: v for k, v in s.items() if k != "per_problem"}
-            for name, s in (("sampled", sampled), ("greedy", greedy))}
-
-
-def memory_estimate(model, config, prompt_tokens):
-    """One line: where the card's memory will go, in GB (10^9 bytes), before any of it is taken."""
-    c, n = model.config, sum(p.numel() for p in model.parameters())
-    head = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
-    kept = 4 * c.hidden_size if config.checkpointing else (0.6 if config.compile else 1.0) * (
-        34 * c.hidden_size + 12 * c.intermediate_size + 8 * c.num_attention_heads * head)
-    n_ref, tokens = n * (config.kl > 0), prompt_tokens + config.max_new_tokens  # tokens of a row
-    gb = {"weights, gradients, Adam": 16 * n + 4 * n_ref, "bf16 copy": 2 * n,
-          "KV cache": cache_bytes(c) * config.prompts * config.group * tokens,
-          "activations": c.num_hidden_layers * kept * max(tokens, config.tokens_per_microbatch),
-          "logits": 25 * 512 * c.vocab_size}
-    gb = {name: size / 1e9 for name, size in gb.items()}
-    peak = 18e-9 * n + 4e-9 * n_ref + max(gb["KV cache"], gb["activations"] + gb["logits"])
-    on_card = model.device.type == "cuda"  # where the weights are in already
-    free = f" of {torch.cuda.mem_get_info()[0] / 1e9 + 4e-9 * n:.1f} free" if on_card else ""
-    return ("memory, roughly: " + ", ".join(f"{name} {size:.1f}" for name, size in gb.items())
-            + f"; peak {peak:.1f} GB{free}")

@@ -1,5 +1,7 @@
 r"""Nothing lost: checkpoints that are whole or absent, exact resume, stops that say how to go on.
 
+Skip this on a first reading.
+
     python grail.py --resume latest                      # the newest run of grail.py in runs/
     python grail.py --resume runs/NAME --steps 400       # a finished run goes on, too
     python grail.py --resume runs/NAME/checkpoint.old    # from the checkpoint before the last
@@ -37,7 +39,7 @@ from types import SimpleNamespace
 import torch
 from safetensors import SafetensorError
 
-from problems import BadInput
+from engine.errors import BadInput
 
 # What may differ from the run's own on --resume: where it lies, how long it goes on, and what
 # changes memory and speed but no gradient (beyond rounding).
