@@ -82,7 +82,8 @@ def flags(method, description):
     add("--grad-clip", type=float, default=1.0, help="largest gradient norm")
     add("--tokens-per-microbatch", type=int, default=2560, help="tokens a forward, with padding")
     add("--compile", action=argparse.BooleanOptionalAction,
-        default=False, help="on CUDA: fuse and record the layers (engine/graphs.py); half a minute once")
+        default=False,
+        help="on CUDA: fuse and record the layers (engine/graphs.py); half a minute once")
     add("--checkpointing", action="store_true", help="recompute activations: less memory, slower")
     add("--eval-problems", type=int, default=200, help="held-out problems before and after")
     add("--eval-samples", type=int, default=1, help="sampled completions for each of them")

@@ -1,4 +1,4 @@
-"""The rooms: no import cycle, an engine that knows nothing of the lesson, no compiler at the start."""
+"""The rooms: no import cycle, an engine that knows nothing of the lesson, no early compiler."""
 import ast
 import subprocess
 import sys
