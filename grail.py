@@ -34,6 +34,8 @@ off by one token in common formats (ours: on the sampled ids).
 What we left out, on purpose: weights of mean 1 (the paper has none: the mean is in the log line),
 the release's sampler correction (our sampler is the policy), its top-k 50 while sampling.
 """
+import math
+
 import torch
 
 import saliency
@@ -107,7 +109,7 @@ def credit(config, alignment=None, weigh=grail_credit):
         asked = [sign in sides for sign in forward.signs]  # b of bool
         lost = [span is None or (span[0] < 2 and not config.as_released) for span in spans]
         forward.figures["fallback"] = on_card(
-            [on and gone for on, gone in zip(asked, lost)], A.device)  # (b,)
+            [float(gone) if on else math.nan for on, gone in zip(asked, lost)], A.device)  # (b,)
         wanted = [span if on and not gone else None
                   for span, on, gone in zip(spans, asked, lost)]
         s = saliency.gradient_activation(forward, wanted, config.leaf, read)  # (b, T)

@@ -109,9 +109,31 @@ def microbatches(rows, tokens, budget):
     return batches
 
 
+def credit_name(credit):
+    """What an error calls a credit function, e.g. grail.credit.<locals>.weights."""
+    return f"{credit.__module__}.{getattr(credit, '__qualname__', type(credit).__name__)}"
+
+
+def token_weights(credit, forward):
+    """The weights of this credit function, (b, T), outside of the graph, 0 on padding.
+
+    Raises BadInput for another shape. Their values are checked in `update`, once a step.
+    """
+    weights = credit(forward)
+    if weights.shape != forward.logprobs.shape:
+        raise BadInput(f"the credit function {credit_name(credit)} gave weights of shape "
+                       f"{tuple(weights.shape)}; it must give one for each token, "
+                       f"{tuple(forward.logprobs.shape)}.")
+    # A weight is a constant of the loss: its own gradient would be another objective.
+    return weights.detach().masked_fill(~forward.completion_mask, 0)  # (b, T)
+
+
 def update(model, optimizer, rollouts, rewards, credit, config, tokenizer, reference=None,
            token_advantages=None, batch_credit=None):
     """`config.inner` optimizer steps on one batch of rollouts; returns statistics for the log.
+
+    Of several passes, `loss` and `grad_norm` (before clipping) are the means; `clipped` and `kl`
+    are shares of all their tokens; entropy and gap are the first pass's.
 
     rewards (N, G). Weights and old log-probs come from the first pass and are kept for the others.
     token_advantages (B, T): a method's own, which the loss then takes instead of the group's.
@@ -139,10 +161,10 @@ def update(model, optimizer, rollouts, rewards, credit, config, tokenizer, refer
                            config.tokens_per_microbatch)
     old, weights, ref = (torch.zeros(B, T, device=device) for _ in range(3))  # (B, T) each
     total = {name: torch.zeros((), device=device)  # read once a step: to read is to wait
-             for name in ("loss", "clipped", "entropy", "tokens", "gap_sum", "gap_max", "kl")}
+             for name in ("loss", "grad_norm", "clipped", "entropy", "tokens", "gap_sum",
+                          "gap_max", "kl")}
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
-    grad_norm = 0.0
-    noted = {}  # sums of Forward.figures over the rows that have a gradient
+    noted = {}  # name -> (2,): sum of Forward.figures over the rows that count, and their number
 
     def forward_of(rows, logprobs=None):
         at = on_card(rows, device)  # (b,)
@@ -163,9 +185,11 @@ def update(model, optimizer, rollouts, rewards, credit, config, tokenizer, refer
             rows, t = forward.rows, forward.logprobs.shape[1]
             if inner == 0:
                 turn = config.compile and model.graphs.turn
-                weights[rows, :t] = credit(forward) * forward.completion_mask
+                weights[rows, :t] = token_weights(credit, forward)
                 for name, values in forward.figures.items():
-                    noted[name] = noted.get(name, 0) + (values * counts[rows]).sum()
+                    on = counts[rows] & ~values.isnan()  # (b,) NaN: says nothing of this row
+                    both = [torch.where(on, values.float(), 0.0).sum(), on.sum().float()]
+                    noted[name] = noted.get(name, 0) + torch.stack(both)  # (2,)
                 if config.compile and model.graphs.turn != turn:
                     forward = forward_of(batch)  # credit ran the recordings, this forward is gone
                 old[rows, :t] = forward.logprobs.detach()
@@ -198,10 +222,16 @@ def update(model, optimizer, rollouts, rewards, credit, config, tokenizer, refer
             del forward, ratio, surrogate, objective, loss  # free before the next forward is built
         gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
         norm = torch.nn.utils.get_total_norm(list(gradients.values()))
-        grad_norm = float(norm)
-        if not math.isfinite(float(total["loss"]) + grad_norm):  # before any weight is touched
-            stop_at(float(total["loss"]), grad_norm, config,
-                    {"log-probabilities": old, "credit": weights, **gradients})
+        total["grad_norm"] += norm
+        # Read together, for to read is to wait, and before any parameter is touched.
+        least, most = weights.aminmax()
+        loss, grad_norm, least, most = torch.stack([total["loss"], norm, least, most]).tolist()
+        if not 0 <= least <= most < math.inf and old.isfinite().all():
+            raise FloatingPointError(
+                f"the credit function {credit_name(credit)} gave weights from {least:g} to "
+                f"{most:g}; each must be finite and at least 0")
+        if not math.isfinite(loss + grad_norm):
+            stop_at(loss, grad_norm, config, {"log-probabilities": old, **gradients})
         torch.nn.utils.clip_grads_with_norm_(model.parameters(), config.grad_clip, norm)
         optimizer.step()
         # 4 bytes a parameter, back before the next sampling, unless recordings hold on to them.
@@ -210,16 +240,17 @@ def update(model, optimizer, rollouts, rewards, credit, config, tokenizer, refer
     first = max(1.0, total["tokens"] / config.inner)
     on, credited = mask & counts[:, None], token_advantages * weights  # (B, T) each
     w = weights[on] if on.any() else torch.ones(1)                     # (tokens,)
-    noted |= {"ess": saliency.effective_sample_size_ratio(credited, on).sum(),
-              "top10": saliency.top_mass(credited, on).sum()}
-    stats = {"loss": total["loss"], "groups": len(rewards), "entropy": total["entropy"] / first,
+    noted |= {"ess": (saliency.effective_sample_size_ratio(credited, on).sum(), counts.sum()),
+              "top10": (saliency.top_mass(credited, on).sum(), counts.sum())}
+    stats = {"loss": total["loss"] / config.inner, "groups": len(rewards),
+             "grad_norm": total["grad_norm"] / config.inner, "entropy": total["entropy"] / first,
              "informative": int((token_advantages.reshape(len(rewards), -1) != 0).any(1).sum()),
-             "clipped": total["clipped"] / max(1.0, total["tokens"]), "grad_norm": grad_norm,
+             "clipped": total["clipped"] / max(1.0, total["tokens"]),
              "kl": total["kl"] / max(1.0, total["tokens"]), "gap_mean": total["gap_sum"] / first,
              "gap_max": total["gap_max"],
              "weight_mean": float(w.mean()), "weight_min": float(w.min()),
              "weight_max": float(w.max()),
-             **{name: float(value) / max(1, int(counts.sum())) for name, value in noted.items()}}
+             **{name: float(value) / max(1.0, float(n)) for name, (value, n) in noted.items()}}
     return stats, weights
 
 

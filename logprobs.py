@@ -41,7 +41,7 @@ class Forward:
     layers: Callable               # (b, L, H) -> (b, L, H), from embeddings to what the head reads
     body: torch.nn.Module          # the same as a module, which takes a cache as well
     signs: list = None             # b of -1, 0, 1: the advantages', on the CPU, nothing to wait for
-    figures: dict = field(default_factory=dict)  # what credit wants in the log: name -> (b,)
+    figures: dict = field(default_factory=dict)  # for the log: name -> (b,), NaN: not counted
 
     def __post_init__(self):
         if self.signs is None and self.advantages is not None:
