@@ -15,7 +15,7 @@ not get the same coin twice, or the coin would be a verdict after all.
 import torch
 
 from engine.errors import BadInput
-from engine.seeds import keyed
+from engine.seeds import generator_for
 
 
 def shuffled(weights, ids, mask, seed):
@@ -25,7 +25,7 @@ def shuffled(weights, ids, mask, seed):
     """
     out = weights.clone()  # (b, T)
     for row, tokens, on in zip(out, ids, mask):
-        order = torch.randperm(int(on.sum()), generator=keyed(seed, "shuffle", tokens[on].tolist()))
+        order = torch.randperm(int(on.sum()), generator=generator_for(seed, "shuffle", tokens[on].tolist()))
         row[on] = row[on][order.to(row.device)]
     return out
 
@@ -40,7 +40,7 @@ def shuffled_credit(credit, seed):
 def coin_rewards(rollouts, shape, seed):
     """Rewards of this shape (N, G), 0 or 1 with equal chance, whatever the completions say."""
     text = rollouts.completion_ids.flatten().tolist()
-    coins = torch.rand(shape, generator=keyed(seed, "coin", text)) < 0.5  # (N, G)
+    coins = torch.rand(shape, generator=generator_for(seed, "coin", text)) < 0.5  # (N, G)
     return coins.float().to(rollouts.lengths.device)
 
 

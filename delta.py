@@ -39,7 +39,7 @@ in the code.
 import torch
 
 from engine.errors import BadInput, run_cli
-from engine.runs import flags, parse
+from engine.flags import flags, parse
 from grpo import train
 
 
@@ -152,7 +152,7 @@ def batch_credit(config):
 
         def weights(forward):
             b, t = forward.logprobs.shape
-            forward.figures |= {"fallback": mean_good.new_full((b,), fell_back),
+            forward.metrics |= {"fallback": mean_good.new_full((b,), fell_back),
                                 "weight_good": mean_good.expand(b)}
             return all_weights[forward.rows, :t]
         return weights
@@ -169,7 +169,7 @@ def main(argv=None):
     config = parse(parser, argv)
     if config.refinements < 0:
         raise BadInput(f"--refinements {config.refinements}: must be at least 0.")
-    train(config, batch_credit=batch_credit(config))
+    train(config, whole_batch=batch_credit(config))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from tqdm import tqdm
 import verify
 from engine.errors import BadInput, run_cli
 from intervals import interval, pools, print_comparison, read_samples
-from problems import build_prompt, fit, last_box, load_policy, load_problems
+from problems import build_prompt, last_box, load_policy, load_problems, longest_prompt
 from rollout import sample
 
 PAPER = dict(data="math500,amc23,aime24,college_math,olympiadbench,minerva", samples=3, k="1,3",
@@ -88,7 +88,7 @@ def evaluate(model, tokenizer, problems, *, samples=1, temperature=1.0, top_p=1.
     todo = [row for row in problems if row["id"] not in done]
     prompts = [build_prompt(tokenizer, row["problem"], thinking) for row in todo]
     if todo:
-        fit(model, tokenizer, prompts)
+        longest_prompt(model, tokenizer, prompts)
     right = sum(record["strict"] for records in done.values() for record in records)
     spoken, spent = 0, 1e-9  # tokens, seconds
     bar = tqdm(total=len(problems), initial=len(done), desc=name, unit="problem",

@@ -27,7 +27,7 @@ The default here is a clean reading, NOT the published code; --as-released is, t
       before the box
     floor under the log    1e-8 of the row's largest s     1e-8
 
-Two things of the release we do in neither column: with --inner > 1 it computes the weights again in
+Two things of the release we do in neither column: with --num-iterations > 1 it computes the weights again in
 each pass (ours are kept from the first), and it finds the box by encoding the text again, which is
 off by one token in common formats (ours: on the sampled ids).
 
@@ -41,9 +41,9 @@ import torch
 import saliency
 import show
 from engine.errors import BadInput, run_cli
-from engine.runs import flags, parse
+from engine.flags import flags, parse
 from grpo import train
-from logprobs import on_card
+from logprobs import to_device
 
 
 def grail_credit(s, mask, spans, advantages, rows="wrong", as_released=False,
@@ -108,7 +108,7 @@ def credit(config, alignment=None, weigh=grail_credit):
         sides = {"wrong": (-1,), "correct": (1,), "both": (-1, 1)}[config.rows]
         asked = [sign in sides for sign in forward.signs]  # b of bool
         lost = [span is None or (span[0] < 2 and not config.as_released) for span in spans]
-        forward.figures["fallback"] = on_card(
+        forward.metrics["fallback"] = to_device(
             [float(gone) if on else math.nan for on, gone in zip(asked, lost)], A.device)  # (b,)
         wanted = [span if on and not gone else None
                   for span, on, gone in zip(spans, asked, lost)]

@@ -17,31 +17,34 @@ from dataclasses import dataclass, field
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from engine import graphs
+
 
 @dataclass
 class Forward:
     """The live forward of b rows of at most L tokens: what a credit function may look at."""
+    rows: torch.Tensor             # (b,) which of the batch's B rows these are
     ids: torch.Tensor              # (b, L) prompt, completion, padding
-    embeddings: torch.Tensor       # (b, L, H) output of the embedding layer, in the graph
-    hidden_states: tuple           # (b, L, H) each: embeddings, block outputs; None if compiled
-    place: torch.Tensor            # (b, T) where completion token t stands in the row of L
-    hidden: torch.Tensor           # (b, T, H) what the LM head reads where it predicts token t
-    head: torch.nn.Module          # the LM head, H -> V
-    temperature: float
-    logprobs: torch.Tensor         # (b, T) of the completion tokens, 0 on padding, in the graph
-    entropy: torch.Tensor          # (b, T) in nats, detached
+    position: torch.Tensor         # (b, T) where completion token t stands in the row of L
     completion_ids: torch.Tensor   # (b, T)
     completion_mask: torch.Tensor  # (b, T) bool, stop token included
-    texts: list                    # b strings
-    sampled: list                  # b lists of the sampled ids, on the CPU
-    rewards: torch.Tensor          # (b,)
-    advantages: torch.Tensor       # (b,)
-    tokenizer: object
-    rows: torch.Tensor             # (b,) which of the batch's B rows these are
-    layers: Callable               # (b, L, H) -> (b, L, H), from embeddings to what the head reads
-    body: torch.nn.Module          # the same as a module, which takes a cache as well
-    signs: list = None             # b of -1, 0, 1: the advantages', on the CPU, nothing to wait for
-    figures: dict = field(default_factory=dict)  # for the log: name -> (b,), NaN: not counted
+    logprobs: torch.Tensor         # (b, T) of the completion tokens, 0 on padding, in the graph
+    embeddings: torch.Tensor       # (b, L, H) output of the embedding layer, in the graph
+    hidden: torch.Tensor           # (b, T, H) what the LM head reads where it predicts token t
+    head: torch.nn.Module          # the LM head, H -> V
+    temperature: float = 1.0
+    entropy: torch.Tensor = None   # (b, T) in nats, without gradient
+    hidden_states: tuple = None    # (b, L, H) each: embeddings, block outputs; None if recorded
+    layers: Callable = None        # (b, L, H) -> (b, L, H), from embeddings to what the head reads
+    body: torch.nn.Module = None   # the same as a module, which takes a cache as well
+    version: int = None            # of the recordings it came from, see engine/graphs.py
+    texts: list = None             # b strings
+    sampled: list = None           # b lists of the sampled ids, on the CPU
+    rewards: torch.Tensor = None   # (b,)
+    advantages: torch.Tensor = None  # (b,)
+    signs: list = None             # b of -1, 0, 1: the advantages', on the CPU
+    tokenizer: object = None
+    metrics: dict = field(default_factory=dict)  # what credit wants in the log: name -> (b,)
 
     def __post_init__(self):
         if self.signs is None and self.advantages is not None:
@@ -59,7 +62,7 @@ def scores(logits, y, temperature):
     return logits.gather(1, y[:, None])[:, 0] - normaliser, entropy
 
 
-def on_card(values, device):
+def to_device(values, device):
     """A tensor of these numbers there, sent without waiting for what the card still has to do."""
     values = torch.as_tensor(values)
     waits = device.type == "cuda" and values.device.type == "cpu"
@@ -91,45 +94,66 @@ def token_logprobs(hidden, head, ids, mask, temperature=1.0, chunk=512, count=No
     return zeros.masked_scatter(mask, logprobs), zeros.masked_scatter(mask, entropy)
 
 
-def forward_pass(model, rollouts, rows, temperature, compiled=False, logprobs=None, **about):
-    """Score completions `rows`, b numbers, with the policy: one forward, as a Forward.
+def forward_pass(model, rollouts, rows, temperature=1.0, logprobs=None, **about):
+    """Score completions `rows`, b row numbers, with the policy: one forward, as a Forward.
 
-    Prompt and completion are joined and the padding squeezed out to the right, L = the longest row.
-    No mask is then needed, for causality hides what follows; left padding would make positions that
-    see no key at all, which some PyTorch builds turn into NaN. logprobs (B, T): the sampler's own,
-    for a caller that needs no gradient; the LM head is then spared, and there is no entropy.
+    logprobs (B, T): the sampler's own, for a caller that needs no gradient; the LM head is then
+    spared, and there is no entropy. about: more of Forward's fields (texts, advantages, ...).
     """
-    sizes = [rollouts.sizes[int(i)] for i in rows]  # from the CPU: to ask the card is to wait
+    sizes = [rollouts.sizes[int(i)] for i in rows]  # from the CPU: reading the GPU would wait
     sampled = [rollouts.sampled[int(i)] for i in rows]
-    rows = on_card(rows, rollouts.lengths.device)  # (b,)
-    T = max(completion for _, completion in sizes)
-    mask, completion_ids = rollouts.completion_mask[rows, :T], rollouts.completion_ids[rows, :T]
-    ids = torch.cat([rollouts.prompt_ids[rows], completion_ids], 1)  # (b, P + T)
-    real = torch.cat([rollouts.prompt_mask[rows], mask], 1)  # (b, P + T)
-    left = real.int().argsort(dim=1, descending=True, stable=True)  # (b, P + T)
-    ids = ids.gather(1, left)[:, :max(map(sum, sizes))]  # (b, L)
-    prompt_lengths = rollouts.prompt_mask[rows].sum(1, keepdim=True)  # (b, 1)
-    place = prompt_lengths + torch.arange(T, device=ids.device)  # (b, T)
-    place = place.clamp(max=ids.shape[1] - 1)  # (b, T) beyond a row's end anything will do
-    embeddings = model.get_input_embeddings()(ids)  # (b, L, H)
-    body = model.base_model
-    if compiled:
-        layers = model.graphs
-        last, hidden_states = layers(embeddings), None  # (b, L, H)
-    else:
-        def layers(x):  # (b, L, H) -> (b, L, H)
-            return body(inputs_embeds=x, use_cache=False).last_hidden_state
+    rows = to_device(rows, rollouts.lengths.device)  # (b,)
+    ids, position, completion_ids, mask = join(rollouts, rows, sizes)
 
-        out = body(inputs_embeds=embeddings, use_cache=False, output_hidden_states=True)
-        last, hidden_states = out.last_hidden_state, out.hidden_states
-    hidden = last.gather(1, (place - 1)[:, :, None].expand(-1, -1, last.shape[2]))  # (b, T, H)
+    embeddings = model.get_input_embeddings()(ids)  # (b, L, H)
+    last, hidden_states, layers = run_layers(model, embeddings)  # (b, L, H)
+    predicts = (position - 1)[:, :, None].expand(-1, -1, last.shape[2])  # (b, T, H)
+    hidden = last.gather(1, predicts)  # (b, T, H)
     head = model.get_output_embeddings()
+
+    entropy = None
     if logprobs is None:
-        logprobs, entropy = token_logprobs(hidden, head, completion_ids, mask, temperature,
-                                           count=sum(n for _, n in sizes),
-                                           fused=model.graphs.head if compiled else None)
+        recorded = vars(model).get("graphs")
+        logprobs, entropy = token_logprobs(
+            hidden, head, completion_ids, mask, temperature, count=sum(n for _, n in sizes),
+            fused=recorded and recorded.head)
     else:
-        logprobs, entropy = logprobs[rows, :T], None
-    return Forward(ids, embeddings, hidden_states, place, hidden, head, temperature, logprobs,
-                   entropy, completion_ids, mask, rows=rows, sampled=sampled, layers=layers,
-                   body=body, **about)
+        logprobs = logprobs[rows, :mask.shape[1]]  # (b, T)
+    return Forward(rows, ids, position, completion_ids, mask, logprobs, embeddings, hidden, head,
+                   temperature, entropy, hidden_states, layers, model.base_model,
+                   graphs.version(model), sampled=sampled, **about)
+
+
+def join(rollouts, rows, sizes):
+    """Prompt and completion of each row, joined: ids (b, L), and position, completion ids and mask,
+    (b, T) each.
+
+    The padding is squeezed out to the right, L = the longest row. No mask is then needed, since
+    causality hides what follows; left padding would make positions that see no key at all, which
+    some PyTorch builds turn into NaN.
+    """
+    T = max(completion for _, completion in sizes)
+    L = max(prompt + completion for prompt, completion in sizes)
+    mask = rollouts.completion_mask[rows, :T]                # (b, T)
+    completion_ids = rollouts.completion_ids[rows, :T]       # (b, T)
+    ids = torch.cat([rollouts.prompt_ids[rows], completion_ids], 1)   # (b, P + T)
+    real = torch.cat([rollouts.prompt_mask[rows], mask], 1)           # (b, P + T)
+    left = real.int().argsort(dim=1, descending=True, stable=True)    # (b, P + T)
+    ids = ids.gather(1, left)[:, :L]                                  # (b, L)
+    prompt_lengths = rollouts.prompt_mask[rows].sum(1, keepdim=True)  # (b, 1)
+    position = prompt_lengths + torch.arange(T, device=ids.device)    # (b, T)
+    position = position.clamp(max=L - 1)  # (b, T) beyond a row's end any position will do
+    return ids, position, completion_ids, mask
+
+
+def run_layers(model, embeddings):
+    """(what the LM head reads (b, L, H), hidden states or None, the layers as a function)."""
+    if "graphs" in vars(model):  # recorded, see engine/graphs.py
+        return model.graphs(embeddings), None, model.graphs
+    body = model.base_model
+
+    def layers(x):  # (b, L, H) -> (b, L, H)
+        return body(inputs_embeds=x, use_cache=False).last_hidden_state
+
+    out = body(inputs_embeds=embeddings, use_cache=False, output_hidden_states=True)
+    return out.last_hidden_state, out.hidden_states, layers

@@ -48,7 +48,7 @@ import torch
 
 import saliency
 from engine.errors import BadInput, run_cli
-from engine.runs import flags, parse
+from engine.flags import flags, parse
 from grpo import train
 
 
@@ -115,7 +115,7 @@ def credit(config):
         ends = torch.tensor([T if span and reproduced else span[0] if span else 0
                              for span in spans], device=mask.device)             # (b,)
         scored = torch.arange(T, device=mask.device) < ends[:, None]             # (b, T)
-        w, forward.figures["fallback"] = oar_credit(s, scored, mask, **settings)
+        w, forward.metrics["fallback"] = oar_credit(s, scored, mask, **settings)
         return w
     return weights
 

@@ -53,10 +53,10 @@ def last_box(solution):
     return bare[-1] if bare else ""
 
 
-def plain(answer):
+def strip_dollars(answer):
     """A value, or a list of values (OlympiadBench): no `$` around it, and 27.0 is 27."""
     if isinstance(answer, list):
-        return ", ".join(plain(one) for one in answer)
+        return ", ".join(strip_dollars(one) for one in answer)
     text = str(answer).strip()
     if len(text) > 1 and text[0] == text[-1] == "$" and "$" not in text[1:-1]:
         text = text[1:-1].strip()
@@ -82,23 +82,23 @@ HUB = {
                    {"train": ("train", 7500), "test": ("test", 5000)},
                    lambda row: row["problem"], lambda row: last_box(row["solution"])),
     "math500": Source("HuggingFaceH4/MATH-500", None, {"test": ("test", 500)},
-                      lambda row: row["problem"], lambda row: plain(row["answer"])),
+                      lambda row: row["problem"], lambda row: strip_dollars(row["answer"])),
     "aime24": Source("HuggingFaceH4/aime_2024", None, {"test": ("train", 30)},
-                     lambda row: row["problem"], lambda row: plain(row["answer"])),
+                     lambda row: row["problem"], lambda row: strip_dollars(row["answer"])),
     "aime25": Source("math-ai/aime25", None, {"test": ("test", 30)},
-                     lambda row: row["problem"], lambda row: plain(row["answer"])),
+                     lambda row: row["problem"], lambda row: strip_dollars(row["answer"])),
     "amc23": Source("math-ai/amc23", None, {"test": ("test", 40)},
-                    lambda row: row["question"], lambda row: plain(row["answer"])),
+                    lambda row: row["question"], lambda row: strip_dollars(row["answer"])),
     "minerva": Source("svc-huggingface/minerva-math", None, {"test": ("test", 272)},
                       lambda row: row["problem"], lambda row: last_box(row["solution"])),
     "olympiadbench": Source("Hothan/OlympiadBench", "OE_TO_maths_en_COMP", {"test": ("train", 674)},
-                            lambda row: row["question"], lambda row: plain(row["final_answer"])),
+                            lambda row: row["question"], lambda row: strip_dollars(row["final_answer"])),
     "college_math": Source("di-zhang-fdu/College_Math_Test", None, {"test": ("test", 2818)},
-                           lambda row: row["question"], lambda row: plain(row["answer"])),
+                           lambda row: row["question"], lambda row: strip_dollars(row["answer"])),
     "deepmath": Source("trl-lib/DeepMath-103K", None,
                        {"train": ("train", 97870), "test": ("test", 5152)},
                        lambda row: row["prompt"][-1]["content"],
-                       lambda row: plain(row["solution"])),
+                       lambda row: strip_dollars(row["solution"])),
 }
 
 
@@ -236,7 +236,7 @@ def build_prompt(tokenizer, problem, thinking=False, suffix=SUFFIX):
     return f"{bos}Question: {problem}{suffix}\nAnswer:"
 
 
-def fit(model, tokenizer, prompts):
+def longest_prompt(model, tokenizer, prompts):
     """Tokens of the longest prompt (int). Raises BadInput where the model cannot take it."""
     context = getattr(model.config, "max_position_embeddings", None) or 2**63
     # No token is shorter than a byte: shorter prompts than the context need not be counted.

@@ -148,7 +148,7 @@ def pad(token_lists, pad_id, side, device="cpu"):
 
 
 @decode.uncompiled()
-def speak(model, prompt_ids, prompt_mask, samples, keys, stops, max_new_tokens, temperature, top_p,
+def generate(model, prompt_ids, prompt_mask, samples, keys, stops, max_new_tokens, temperature, top_p,
           top_k, pad_id, bar):
     """The plain loop for one batch of n prompts, prompt_ids and prompt_mask (n, P), right-padded.
 
@@ -224,7 +224,7 @@ def sample(model, tokenizer, prompts, *, samples=1, max_new_tokens, temperature=
     keys = keys.view(N, samples)  # (N, samples)
     order = sorted(range(N), key=lambda i: len(tokens[i]))  # alike lengths together: less padding
     chunk = max(1, (batch_size or N * samples) // samples)  # prompts at a time
-    loop = speak
+    loop = generate
     if device.type == "cuda":
         slots = max(map(len, tokens)) + max_new_tokens
         # The cache may take 0.7 of what is free; what does not fit waits for the next batch.
@@ -234,7 +234,7 @@ def sample(model, tokenizer, prompts, *, samples=1, max_new_tokens, temperature=
             room = 0.7 * free_bytes(model)
         chunk = max(1, min(chunk, int(room / each)))
         if decode.supports(model):
-            loop = functools.partial(decode.speak, draw=draw, new_cache=Cache)
+            loop = functools.partial(decode.generate, draw=draw, new_cache=Cache)
         else:
             say_once(f"{model.config.model_type}: no fast decode step, the simple loop samples")
     batches = [order[i:i + chunk] for i in range(0, N, chunk)]

@@ -25,7 +25,7 @@ from transformers import DynamicCache
 import verify
 from engine import decode
 from engine.seeds import normals
-from logprobs import on_card
+from logprobs import to_device
 
 
 def answer_span(tokenizer, ids, text, which="last"):
@@ -80,13 +80,13 @@ def gradient_activation(forward, spans, leaf="embeddings", alignment="own"):
         blocks = len(forward.hidden_states) - 1
         index = {"first": 1, "middle": blocks // 2, "last": blocks - 1}[leaf]
         activation = forward.hidden_states[index]  # (b, L, H)
-    i, t = on_card(where, device).T                                             # (K,) each
+    i, t = to_device(where, device).T                                             # (K,) each
     logits = forward.head(forward.hidden[i, t]).float() / forward.temperature   # (K, V)
     y = forward.completion_ids[i, t]  # (K,)
     J = -logits.log_softmax(-1).gather(1, y[:, None]).sum()
     gradient, = torch.autograd.grad(J, activation, retain_graph=True)  # (b, L, H)
     s = (gradient.float() * activation.detach().float()).norm(dim=-1)  # (b, L)
-    read = forward.place - (1 if alignment == "predictor" else 0)  # (b, T) position in the row of L
+    read = forward.position - (1 if alignment == "predictor" else 0)  # (b, T) position in the row of L
     return s.gather(1, read) * forward.completion_mask             # (b, T)
 
 
@@ -134,14 +134,14 @@ def input_gradient(forward, spans, draws=4, sigma=1e-3, seed=0, outcome="mean", 
     if not rows:
         return scores
     answers = [(spans[i][0], spans[i][3]) if reproduced else spans[i][1:3] for i in rows]
-    firsts = forward.place[rows, 0].tolist()  # where completion token 0 stands
+    firsts = forward.position[rows, 0].tolist()  # where completion token 0 stands
     clean = forward.embeddings.detach()  # (b, L, H)
     noised = [slice(first - 1, first + b - 1) if reproduced else slice(first, first + spans[i][0])
               for i, first, (_, b) in zip(rows, firsts, answers)]
     ids = [forward.completion_ids[i, a:b] for i, (a, b) in zip(rows, answers)]
     where = [(i, first + u - 1, u) for i, first, (a, b) in zip(rows, firsts, answers)
              for u in range(a, b)]
-    i, t, u = on_card(where, scores.device).T  # (K,) each, token u of row i is at t + 1
+    i, t, u = to_device(where, scores.device).T  # (K,) each, token u of row i is at t + 1
 
     def logits(hidden):
         return forward.head(hidden.to(clean.dtype)).split([len(y) for y in ids])  # r (K, V)
@@ -184,7 +184,7 @@ def perturbation(forward, spans, outcome="mean", replace="pad", chunk=0):
         if not span or span[1] == span[2]:
             continue
         start, content, close, _ = span
-        first = int(forward.place[i, 0])
+        first = int(forward.position[i, 0])
         row = forward.embeddings[i, :first + close - 1]     # (n, H) up to where the box is settled
         substitute = (body.get_input_embeddings()(pad)[0] if replace == "pad" else
                       row[first:first + start].mean(0))     # (H,)

@@ -36,7 +36,7 @@ import torch
 import problems
 import verify
 from engine.errors import BadInput, run_cli
-from engine.runs import flags, parse
+from engine.flags import flags, parse
 from grpo import group_advantages, train
 
 # The embedded model was warmed up on this very sentence (data/make_tiny.py): one token of its own.
@@ -192,7 +192,7 @@ def main(argv=None):
     if config.group % 2 or config.group < 4:
         raise BadInput(f"--group {config.group}: each half of it is compared with itself; "
                        "take an even number, 4 or more.")
-    train(config, ask=ask, judge=judge)
+    train(config, make_prompts=ask, reward_fn=judge)
 
 
 if __name__ == "__main__":

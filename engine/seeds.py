@@ -46,7 +46,7 @@ def uniforms(keys, position):
 # ------------------------------------------------------------------------------ a generator
 
 
-def keyed(*key, device="cpu"):
+def generator_for(*key, device="cpu"):
     """A random generator seeded by this key alone, the same in every process."""
     digest = hashlib.sha256(repr(key).encode()).digest()
     return torch.Generator(device).manual_seed(int.from_bytes(digest[:7], "big"))
@@ -54,7 +54,7 @@ def keyed(*key, device="cpu"):
 
 def normals(key, like):
     """Standard normal numbers of this tensor's shape, by key."""
-    return torch.randn(like.shape, generator=keyed(*key, device=like.device), device=like.device,
+    return torch.randn(like.shape, generator=generator_for(*key, device=like.device), device=like.device,
                        dtype=like.dtype)
 
 
@@ -68,13 +68,16 @@ def epoch_order(total, seed, epoch):
     return torch.randperm(total, generator=generator).tolist()
 
 
-def pick(total, cursor, count, seed):
-    """`count` row numbers from place `cursor` of an endless stream of shuffled epochs.
+def problems_of_step(step, count, total, seed):
+    """The `count` of `total` row numbers that step 0, 1, ... takes from endless shuffled epochs.
 
     A function of the step alone, so that a resumed run needs no state of the data order.
     """
-    places = [divmod(i, total) for i in range(cursor, cursor + count)]
-    return [epoch_order(total, seed, epoch)[place] for epoch, place in places]
+    found = []
+    for i in range(step * count, (step + 1) * count):
+        epoch, position = divmod(i, total)
+        found.append(epoch_order(total, seed, epoch)[position])
+    return found
 
 
 def prompt_keys(picked, m, total):

@@ -52,7 +52,7 @@ SHAPE = dict(vocab_size=151_936, hidden_size=1024, intermediate_size=3072, num_h
 SMALL = dict(vocab_size=500, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
              num_attention_heads=4, num_key_value_heads=2, head_dim=16)
 SETTINGS = dict(
-    scale_by_std=False, mask_truncated=False, loss="token", kl=0.0, inner=1, temperature=1.0,
+    scale_by_std=False, mask_truncated=False, loss="token", kl=0.0, num_iterations=1, temperature=1.0,
     clip_low=0.2, clip_high=0.28, grad_clip=1.0, lr=1e-6, as_released=False, leaf="embeddings",
     rows="wrong", seed=0, gradient="head-row", refinements=1, outcome="mean", replace="pad",
     chunk=64, draws=1)

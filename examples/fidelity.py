@@ -41,6 +41,7 @@ import verify
 from engine import seeds
 from engine.errors import BadInput, run_cli
 from intervals import bootstrap, middle95
+from logprobs import forward_pass
 from rollout import Rollouts, sample
 
 
@@ -59,7 +60,7 @@ def spearman(x, y):
 
 
 def toy(seed, normed=False, N=24):
-    """A transformer whose influences are a formula: (grpo.Forward of a row, span, influence (N,)).
+    """A transformer whose influences are a formula: (logprobs.Forward of a row, span, influence (N,)).
 
     Queries are 0, so attention is the plain mean of the values, and the MLP adds 0. Where the one
     answer token is predicted, at position p with embedding e_p, the head reads
@@ -86,7 +87,7 @@ def toy(seed, normed=False, N=24):
     completion = torch.randperm(60)[:N + 3] + 3  # all different: N tokens, marker, answer, brace
     rollouts = Rollouts(torch.tensor([[2]]), torch.ones(1, 1, dtype=torch.bool), completion[None],
                         torch.tensor([N + 3]), torch.tensor([True]), torch.zeros(1, N + 3), [""])
-    forward = grpo.forward_pass(model, rollouts, torch.tensor([0]), 1.0, texts=[""], rewards=None,
+    forward = forward_pass(model, rollouts, torch.tensor([0]), 1.0, texts=[""], rewards=None,
                                 advantages=None, tokenizer=argparse.Namespace(pad_token_id=0))
 
     def norm(x):
@@ -167,7 +168,7 @@ def all_signals(model, tokenizer, pool, rewards, chosen, seed):
 
     def forward_of(rows):
         rows = torch.as_tensor(rows)
-        return grpo.forward_pass(model, pool, rows, 1.0, texts=[pool.texts[i] for i in rows],
+        return forward_pass(model, pool, rows, 1.0, texts=[pool.texts[i] for i in rows],
                                  rewards=rewards.flatten()[rows], advantages=advantages[rows],
                                  tokenizer=tokenizer)
 
@@ -195,7 +196,7 @@ def all_signals(model, tokenizer, pool, rewards, chosen, seed):
                                      pool.completion_mask)
     signals["DelTA margin"] = weights[chosen]  # increasing in the margin to the own side
     signals["entropy"] = forward.entropy
-    signals["random"] = torch.rand(mask.shape, generator=seeds.keyed(seed, "random"))
+    signals["random"] = torch.rand(mask.shape, generator=seeds.generator_for(seed, "random"))
     return signals, spans
 
 

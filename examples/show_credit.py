@@ -24,6 +24,7 @@ import show
 import verify
 from engine.errors import BadInput, run_cli
 from grail import grail_credit
+from logprobs import forward_pass
 from oar import oar_credit
 
 
@@ -60,7 +61,7 @@ def main(argv=None):
                          max_new_tokens=args.max_new_tokens)
     right = verify.verify_all([(text, args.answer) for text in out.texts], strict=True)
     rewards = torch.tensor([right], dtype=torch.float32)                     # (1, G)
-    forward = grpo.forward_pass(
+    forward = forward_pass(
         model, out, torch.arange(args.samples), 1.0, tokenizer=tokenizer, texts=out.texts,
         rewards=rewards[0], advantages=grpo.group_advantages(rewards)[0])
     spans = [saliency.answer_span(tokenizer, ids[:n].tolist(), text) for ids, n, text in

@@ -9,7 +9,7 @@ the embedding of an earlier token were scaled a little, number by number:
 `forward` is what the training loop has at hand (Forward, in logprobs.py). You need of it
 
     forward.embeddings       (b, L, H)  of prompt and completion together, in the graph
-    forward.place            (b, T)     where completion token t stands among the L
+    forward.position            (b, T)     where completion token t stands among the L
     forward.logprobs         (b, T)     log pi of the completion tokens, in the graph
     forward.completion_mask  (b, T)     bool, False on padding
 

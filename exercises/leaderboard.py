@@ -24,7 +24,7 @@ import grail
 import problems
 from engine import errors
 from engine.errors import run_cli
-from engine.runs import flags, parse
+from engine.flags import flags, parse
 from evaluate import evaluate
 from grpo import train
 from intervals import compare

@@ -13,13 +13,14 @@ import rollout
 from evaluate import pass_at_k  # noqa: F401
 from grail import grail_credit  # noqa: F401
 from grpo import clipped_surrogate, group_advantages  # noqa: F401
+from logprobs import forward_pass, token_logprobs
 from saliency import answer_span, gradient_activation  # noqa: F401
 
 
 def completion_logprobs(logits, ids, prompt_length, temperature=1.0):
-    """grpo.token_logprobs, which applies the head itself: here the logits are there already."""
+    """token_logprobs, which applies the head itself: here the logits are there already."""
     completion_ids = ids[:, prompt_length:]  # (B, T)
-    return grpo.token_logprobs(logits[:, prompt_length - 1:-1], torch.nn.Identity(), completion_ids,
+    return token_logprobs(logits[:, prompt_length - 1:-1], torch.nn.Identity(), completion_ids,
                                torch.ones_like(completion_ids).bool(), temperature)[0]
 
 
@@ -30,14 +31,14 @@ def bilevel_weights(scores, q=0.25, beta=1.0):
 
 
 def score(model, prompts, completions, pad_id):
-    """rollout.pad and grpo.forward_pass: masks are made of lengths, and all padding is moved right.
+    """rollout.pad and forward_pass: masks are made of lengths, and all padding is moved right.
     """
     prompt_ids, prompt_mask = rollout.pad(prompts, pad_id, "left")         # (B, P) each
     completion_ids, mask = rollout.pad(completions, pad_id, "right")       # (B, T) each
     lengths = mask.sum(1)                                                  # (B,)
     rollouts = rollout.Rollouts(prompt_ids, prompt_mask, completion_ids, lengths,
                                 finished=None, logprobs=None, texts=[])
-    logprobs = grpo.forward_pass(model, rollouts, torch.arange(len(prompts)), 1.0, texts=[],
+    logprobs = forward_pass(model, rollouts, torch.arange(len(prompts)), 1.0, texts=[],
                                  rewards=None, advantages=None, tokenizer=None).logprobs  # (B, T)
     return logprobs, mask, logprobs.sum(1) / lengths
 

@@ -6,6 +6,7 @@ import torch
 import grpo
 import problems
 import rollout
+from logprobs import forward_pass
 
 
 @lru_cache(1)
@@ -23,7 +24,7 @@ def forward_of(rows):
     advantages = grpo.group_advantages(rewards).flatten()
     model.zero_grad(set_to_none=True)
     rows = torch.tensor(rows)
-    return model, grpo.forward_pass(
+    return model, forward_pass(
         model, out, rows, 1.0, tokenizer=tokenizer, texts=[out.texts[i] for i in rows],
         rewards=rewards.flatten()[rows], advantages=advantages[rows])
 

@@ -3,7 +3,7 @@ import dataclasses
 
 import torch
 
-from grpo import Forward
+from logprobs import Forward
 
 TEMPERATURE = 0.7
 SPANS = [(2, 3, 4, 5), None, (1, 2, 3, 4)]
@@ -41,7 +41,7 @@ def example():
     logprobs = log_p.gather(2, completion_ids[:, :, None])[:, :, 0] * mask            # (3, T)
     entropy = -(log_p.exp() * log_p).sum(-1).detach() * mask                          # (3, T)
     known = dict(
-        ids=ids, embeddings=e, hidden_states=(e, h), place=place, hidden=hidden, head=model.head,
+        ids=ids, embeddings=e, hidden_states=(e, h), position=place, hidden=hidden, head=model.head,
         temperature=TEMPERATURE, logprobs=logprobs, entropy=entropy, completion_ids=completion_ids,
         completion_mask=mask, texts=[""] * 3, rewards=torch.tensor([0.0, 1.0, 0.0]),
         advantages=torch.tensor([-0.5, 0.5, 0.0]))

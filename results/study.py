@@ -52,7 +52,7 @@ import evaluate
 import problems
 from engine.checkpoints import append, find, write
 from engine.errors import BadInput, run_cli
-from engine.runs import flags, parse
+from engine.flags import flags, parse
 
 # ------------------------------------------------------------------------------ the grids
 

@@ -21,7 +21,7 @@ def settings(**changes):
     """The configuration of one update."""
     return SimpleNamespace(**{
         "loss": "token", "mask_truncated": False, "kl": 0.0, "temperature": 1.0,
-        "scale_by_std": False, "tokens_per_microbatch": 8192, "inner": 1, "clip_low": 0.1,
+        "scale_by_std": False, "tokens_per_microbatch": 8192, "num_iterations": 1, "clip_low": 0.1,
         "clip_high": 0.2, "grad_clip": 1e9, "max_new_tokens": 16, "compile": False, "lr": 0.0,
         "warmup": 0, **changes})
 
@@ -113,8 +113,8 @@ class Credit:
             ids = self.rollouts.completion_ids[i, :int(self.rollouts.lengths[i])].tolist()
             assert forward.texts[n] == self.rollouts.texts[i] and forward.sampled[n] == ids
             assert forward.completion_ids[n][forward.completion_mask[n]].tolist() == ids
-        forward.figures["fallback"] = self.flags[rows]
-        forward.figures["row"] = rows.bool()  # figures may be true or false as well
+        forward.metrics["fallback"] = self.flags[rows]
+        forward.metrics["row"] = rows.bool()  # figures may be true or false as well
         weights = self.weight(rows, slice(t), forward.logprobs)
         return weights.masked_fill(~forward.completion_mask, math.nan)
 
@@ -141,11 +141,11 @@ class Recorder(torch.optim.SGD):
 
 
 def run_update(model, rollouts, rewards, credit, config, distance=0.0, reference=None,
-               token_advantages=None, batch_credit=None, tokenizer=None):
+               token_advantages=None, whole_batch=None, tokenizer=None):
     """One grpo.update: (parameters and gradients of every pass, the log's figures, weights)."""
     optimizer = Recorder(model.parameters(), distance)
     stats, weights = grpo.update(model, optimizer, rollouts, rewards, credit, config,
-                                 tokenizer or Numbers(), reference, token_advantages, batch_credit)
+                                 tokenizer or Numbers(), reference, token_advantages, whole_batch)
     return optimizer.passes, stats, weights
 
 

@@ -31,7 +31,7 @@ import relex
 import scrl
 import show
 import verify
-from engine import errors, graphs, runs
+from engine import errors, flags, graphs
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = dict(grpo=grpo, grail=grail, scrl=scrl, relex=relex, evaluate=evaluate, verify=verify,
@@ -70,7 +70,7 @@ grpo | --prompts 0 | --prompts 0
 grpo | --prompts 99999999999 | --prompts 99999999999
 grpo | --max-new-tokens 0 | --max-new-tokens 0
 grpo | --tokens-per-microbatch 0 | --tokens-per-microbatch 0
-grpo | --inner 0 | --inner 0
+grpo | --num-iterations 0 | --num-iterations 0
 grpo | --warmup -1 | --warmup -1
 grpo | --seed -1 | --seed -1
 grpo | --seed 2199023255552 | --seed 2199023255552
@@ -174,7 +174,7 @@ def desk(tmp_path, monkeypatch):
     Path("split.jsonl").write_text(json.dumps({
         "problem": "Ann has 3 bags of 4 beans and eats 5. How many are left?", "answer": "7",
         "solution": "In all there are 3*4=12 beans. She has 12-5=7 left."}) + "\n")
-    config = vars(runs.parse(runs.flags("grpo", ""), []))
+    config = vars(flags.parse(flags.flags("grpo", ""), []))
     for name, saved in {"unsaved": config, "listed": [1, 2], "mistyped": config | {"group": "8"},
                         }.items():
         Path(name).mkdir()

@@ -20,7 +20,7 @@ import problems
 import rollout
 import saliency
 from engine import decode, graphs
-from logprobs import scores
+from logprobs import forward_pass, scores
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 SHAPE = dict(vocab_size=61, hidden_size=128, intermediate_size=256, num_hidden_layers=3,
@@ -68,7 +68,7 @@ def test_a_stopped_row_and_the_scorer_agree_with_the_graph():
     assert torch.equal((ends == 60) | (ends == 1), out.finished)  # the model's and Numbers' stop
     assert 5 < int(out.finished.sum()) < 96
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
-        forward = grpo.forward_pass(model, out, torch.arange(96), 1.0, texts=[], rewards=None,
+        forward = forward_pass(model, out, torch.arange(96), 1.0, texts=[], rewards=None,
                                     advantages=None, tokenizer=None)
     gap = (forward.logprobs - out.logprobs).abs()
     assert gap.mean() < 5e-3 and gap.max() < 0.1
@@ -185,7 +185,7 @@ def test_oar_g_by_recordings_is_oar_g():
     model.graphs = graphs.Graphs(model, 256)
     for compiled in (False, True):
         with torch.autocast("cuda", torch.bfloat16):
-            forward = grpo.forward_pass(model if compiled else plain, out, range(6), 1.0, compiled,
+            forward = forward_pass(model if compiled else plain, out, range(6), 1.0, compiled,
                                         texts=[], rewards=None, advantages=None, tokenizer=None)
         found.append(saliency.input_gradient(forward, [(6, 7, 8, 9)] * 6, draws=1, sigma=0.02))
     plain, recorded = found

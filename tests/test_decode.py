@@ -44,8 +44,8 @@ def test_the_fast_loop_draws_what_the_simple_loop_draws(monkeypatch, settings):
         return rollout.sample(model, Numbers(), PROMPTS, samples=16, max_new_tokens=60, seed=5,
                               **settings)
     want = drawn()
-    monkeypatch.setattr(rollout, "speak", functools.partial(
-        decode.speak, draw=rollout.draw, new_cache=rollout.Cache))
+    monkeypatch.setattr(rollout, "generate", functools.partial(
+        decode.generate, draw=rollout.draw, new_cache=rollout.Cache))
     got = drawn()
     assert got.completion_ids.tolist() == want.completion_ids.tolist()
     assert got.lengths.tolist() == want.lengths.tolist()

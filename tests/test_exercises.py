@@ -158,7 +158,7 @@ def by_backward(forward, spans):
     forward.embeddings.retain_grad()
     loss.backward(retain_graph=True)
     s = (forward.embeddings.grad * forward.embeddings.detach()).norm(dim=-1)
-    return s.gather(1, forward.place) * forward.completion_mask
+    return s.gather(1, forward.position) * forward.completion_mask
 
 
 def saliency_by(reduce, use_place=True, retain=True, content_only=False):
@@ -167,7 +167,7 @@ def saliency_by(reduce, use_place=True, retain=True, content_only=False):
         J = -sum(forward.logprobs[i, s[first]:s[last]].sum() for i, s in enumerate(spans) if s)
         g, = torch.autograd.grad(J, forward.embeddings, retain_graph=retain)
         s = reduce(g, forward.embeddings.detach())
-        s = s.gather(1, forward.place) if use_place else s[:, :forward.logprobs.shape[1]]
+        s = s.gather(1, forward.position) if use_place else s[:, :forward.logprobs.shape[1]]
         return s * forward.completion_mask
     return attempt
 

@@ -13,6 +13,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 import grpo
 from grail import credit, grail_credit
+from logprobs import forward_pass
 from rollout import Rollouts
 from saliency import answer_span, gradient_activation
 
@@ -221,7 +222,7 @@ def toy_forward(temperature=1.0):
     hidden = embeddings.cumsum(1) / torch.arange(1, 9).double()[None, :, None]  # (b, P + T, H)
     return SimpleNamespace(
         embeddings=embeddings, hidden_states=(embeddings, hidden), hidden=hidden[:, 1:-1],
-                           place=torch.arange(2, 8).expand(2, 6),
+                           position=torch.arange(2, 8).expand(2, 6),
         head=head, temperature=temperature, logprobs=torch.zeros(2, 6),
         completion_ids=ids[:, 2:], completion_mask=mask)
 
@@ -299,7 +300,7 @@ def known_rollouts():
 
 
 def known_forward(model):
-    return grpo.forward_pass(model, known_rollouts(), torch.arange(2), 1.0, texts=[], rewards=None,
+    return forward_pass(model, known_rollouts(), torch.arange(2), 1.0, texts=[], rewards=None,
                              advantages=None, tokenizer=None)
 
 
@@ -372,7 +373,7 @@ def test_credit_asks_about_the_box_that_the_mode_promises(as_released, span, ali
     rollouts = dataclasses.replace(known_rollouts(), completion_ids=ids,
                                    lengths=torch.tensor([10, 10]))
     tokenizer, A = Pieces(*pieces), torch.tensor([-1., 1.])
-    forward = grpo.forward_pass(
+    forward = forward_pass(
         known_qwen3(), rollouts, torch.arange(2), 1.0, tokenizer=tokenizer, rewards=None,
         advantages=A, texts=[tokenizer.decode(row) for row in ids.tolist()])
     s = gradient_activation(forward, [span, span], leaf, alignment)
@@ -392,7 +393,7 @@ def test_no_backward_where_no_row_is_asked_for(as_released, rows, A, monkeypatch
     rollouts = dataclasses.replace(known_rollouts(), completion_ids=ids,
                                    lengths=torch.tensor([10, 10]))
     tokenizer = Pieces(*pieces)
-    forward = grpo.forward_pass(
+    forward = forward_pass(
         known_qwen3(), rollouts, torch.arange(2), 1.0, tokenizer=tokenizer, rewards=None,
         advantages=torch.tensor(A), texts=[tokenizer.decode(row) for row in ids.tolist()])
     config = SimpleNamespace(as_released=as_released, leaf="embeddings", rows=rows)
@@ -401,7 +402,7 @@ def test_no_backward_where_no_row_is_asked_for(as_released, rows, A, monkeypatch
         w = credit(config)(forward)
     # The release marks the box of every completion; here that of A = 0, where no weight matters.
     box = 5.0 if as_released or rows == "both" else 1.0
-    assert w[0, 3 if as_released else 7] == box and forward.figures["fallback"].isnan().all()
+    assert w[0, 3 if as_released else 7] == box and forward.metrics["fallback"].isnan().all()
     other = torch.tensor([-1., -1.] if rows != "correct" else [1., 1.])
     forward = dataclasses.replace(forward, advantages=other, signs=None)
     with pytest.raises(TypeError), monkeypatch.context() as patch:

@@ -9,12 +9,13 @@ from test_rollout import CONFIGS, PROMPTS, Numbers, scores, tiny
 
 import grpo
 import rollout
-from engine import runs, seeds
+from engine import flags, seeds
 from engine.errors import BadInput
 from grail import credit as grail_credit_of
+from logprobs import token_logprobs
 
 CONFIG = {"scale_by_std": False, "mask_truncated": False, "loss": "token", "max_new_tokens": 12,
-          "kl": 0.0, "tokens_per_microbatch": 8192, "compile": False, "inner": 1,
+          "kl": 0.0, "tokens_per_microbatch": 8192, "compile": False, "num_iterations": 1,
           "temperature": 1.0, "clip_low": .2, "clip_high": .28, "grad_clip": 1e9, "lr": 1e-3}
 
 
@@ -77,7 +78,7 @@ def test_logprobs_and_entropy_against_a_double_loop():
     B, T, H, V = 3, 5, 4, 3
     hidden, head = torch.randn(B, T, H), torch.nn.Linear(H, V, bias=False)
     ids, mask = torch.randint(V, (B, T)), torch.rand(B, T) < .7
-    logprobs, entropy = grpo.token_logprobs(hidden, head, ids, mask, temperature=.7, chunk=2)
+    logprobs, entropy = token_logprobs(hidden, head, ids, mask, temperature=.7, chunk=2)
     logprobs, W = logprobs.detach(), head.weight.detach()
     for b in range(B):
         for t in range(T):
@@ -95,7 +96,7 @@ def test_chunks_change_neither_logprobs_nor_gradients():
     weight = torch.randn(4, 9)
     results = []
     for chunk in (3, 1000):
-        logprobs, _ = grpo.token_logprobs(hidden, head, ids, mask, chunk=chunk)
+        logprobs, _ = token_logprobs(hidden, head, ids, mask, chunk=chunk)
         loss = (logprobs * weight).sum()
         results.append((logprobs, *torch.autograd.grad(loss, [hidden, head.weight])))
     for a, b in zip(*results):
@@ -219,7 +220,7 @@ def test_the_stop_token_is_trained():
 
 def test_inner_steps_reuse_weights_and_old_logprobs():
     """Later passes clip against the first one's log-probs and do not ask for credit again."""
-    model, out, rewards, config = made(inner=3)
+    model, out, rewards, config = made(num_iterations=3)
     calls = []
 
     def credit(forward):
@@ -351,10 +352,10 @@ def test_two_steps_on_every_architecture(architecture, tied):
 
 
 def test_every_epoch_visits_every_problem_once_and_differently():
-    first, second = seeds.pick(10, 0, 10, seed=3), seeds.pick(10, 10, 10, seed=3)
+    first, second = (seeds.problems_of_step(step, 10, 10, seed=3) for step in (0, 1))
     assert sorted(first) == sorted(second) == list(range(10)) and first != second
-    assert seeds.pick(10, 4, 8, seed=3) == first[4:] + second[:2]
-    assert seeds.pick(10, 0, 10, seed=4) != first
+    assert seeds.problems_of_step(1, 6, 10, seed=3) == first[6:] + second[:2]
+    assert seeds.problems_of_step(0, 10, 10, seed=4) != first
 
 
 def test_a_problem_picked_twice_in_a_step_is_sampled_anew():
@@ -368,4 +369,4 @@ def test_a_problem_picked_twice_in_a_step_is_sampled_anew():
     ("--resume", "nowhere")])
 def test_impossible_settings_are_named(flag, value):
     with pytest.raises(BadInput, match=flag):
-        runs.check(runs.parse(runs.flags("grpo", ""), [flag, value]))
+        flags.check(flags.parse(flags.flags("grpo", ""), [flag, value]))

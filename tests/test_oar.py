@@ -15,7 +15,6 @@ import torch
 from test_grail import Pieces, close, known_forward, known_qwen3, known_rollouts
 from test_rollout import CONFIGS, tiny
 
-import grpo
 import oar
 import saliency
 from engine import seeds
@@ -31,6 +30,8 @@ from saliency import (
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 import fidelity
+
+from logprobs import forward_pass
 
 
 def reshape(s, q=.25, beta=1., reproduced=False, scored=None, log=False):
@@ -296,7 +297,7 @@ def linear_forward(before):
     return SimpleNamespace(
         embeddings=embeddings, layers=lambda x: body(x).last_hidden_state, head=head,
         hidden=body(embeddings).last_hidden_state[:, :-1],
-        place=torch.arange(1, T + 1)[None], logprobs=torch.zeros(1, T),
+        position=torch.arange(1, T + 1)[None], logprobs=torch.zeros(1, T),
         completion_ids=torch.zeros(1, T, dtype=torch.int64), sampled=[[0] * T],
         completion_mask=torch.ones(1, T, dtype=torch.bool))
 
@@ -397,7 +398,7 @@ def test_perturbation_on_every_architecture(architecture):
     """Scaled embeddings (Gemma) and other caches; here a replaced id, not a replaced embedding."""
     model = tiny(architecture)
     rollouts = dataclasses.replace(known_rollouts())
-    forward = grpo.forward_pass(model, rollouts, torch.arange(2), 1.0, texts=[], rewards=None,
+    forward = forward_pass(model, rollouts, torch.arange(2), 1.0, texts=[], rewards=None,
                                 advantages=None, tokenizer=SimpleNamespace(pad_token_id=9))
     found = perturbation(forward, SPANS, chunk=3)
     ids = torch.cat([rollouts.prompt_ids[1], rollouts.completion_ids[1]])[None]
@@ -422,7 +423,7 @@ def test_rows_of_one_prompt_share_its_cache_and_nothing_else():
                                 lengths=known.lengths[[0, 1, 1]])
 
     def of(*rows):
-        forward = grpo.forward_pass(model, known, list(rows), 1.0, texts=[], rewards=None,
+        forward = forward_pass(model, known, list(rows), 1.0, texts=[], rewards=None,
                                     advantages=None, tokenizer=SimpleNamespace(pad_token_id=9))
         return perturbation(forward, [[*SPANS, SPANS[1]][row] for row in rows], chunk=3)
 
@@ -445,7 +446,7 @@ def test_perturbation_computes_half_the_tokens_and_holds_one_chunk():
     rollouts = dataclasses.replace(
         known_rollouts(), completion_ids=torch.randint(2, 30, (2, T), generator=generator),
         lengths=torch.tensor([T, T]))
-    forward = grpo.forward_pass(model, rollouts, torch.tensor([1]), 1.0, texts=[], rewards=None,
+    forward = forward_pass(model, rollouts, torch.tensor([1]), 1.0, texts=[], rewards=None,
                                 advantages=None, tokenizer=SimpleNamespace(pad_token_id=9))
     seen = []
     hook = model.model.layers[0].register_forward_hook(
@@ -487,7 +488,7 @@ def test_noise_does_not_depend_on_batch_padding_or_order(reproduced):
     together = input_gradient(oar_forward(model), SPANS, draws=2, reproduced=reproduced)
     for row in (0, 1):
         torch.manual_seed(row)
-        forward = grpo.forward_pass(model, known_rollouts(), torch.tensor([row]), 1.0, texts=[],
+        forward = forward_pass(model, known_rollouts(), torch.tensor([row]), 1.0, texts=[],
                                     rewards=None, advantages=None, tokenizer=None)
         alone = input_gradient(forward, [SPANS[row]], draws=2, reproduced=reproduced)[0]
         torch.testing.assert_close(alone, together[row, :len(alone)], rtol=1e-2, atol=1e-9)
@@ -588,7 +589,7 @@ def test_credit_asks_what_its_settings_promise(signal, as_released):
                                    lengths=torch.tensor([10, 10]))
     tokenizer, A = Pieces(*pieces), torch.tensor([-1., 0.])
     tokenizer.pad_token_id = 9
-    forward = grpo.forward_pass(
+    forward = forward_pass(
         known_qwen3().double(), rollouts, torch.arange(2), 1.0, tokenizer=tokenizer, rewards=None,
         advantages=A, texts=[tokenizer.decode(row) for row in ids.tolist()])
     first = as_released == "reproduction"
@@ -604,7 +605,7 @@ def test_credit_asks_what_its_settings_promise(signal, as_released):
     expected, _ = oar_credit(s, scored, forward.completion_mask, **tiers)
     found = oar.credit(settings(signal=signal, as_released=as_released))(forward)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    assert forward.figures["fallback"].tolist() == [False, True]
+    assert forward.metrics["fallback"].tolist() == [False, True]
     assert found[0, :2].std() > 1e-3 and (found[1] == 1).all()
 
 

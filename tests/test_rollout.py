@@ -5,9 +5,9 @@ import pytest
 import torch
 import transformers
 
-import grpo
 import rollout
 from engine import seeds
+from logprobs import forward_pass
 
 
 class Numbers:
@@ -46,7 +46,7 @@ def scores(model, out, temperature=1.0):
     """Log-probs of the rollouts by the training code, (B, T)."""
     rows = torch.arange(len(out.texts))
     with torch.no_grad():
-        return grpo.forward_pass(model, out, rows, temperature, texts=[], rewards=None,
+        return forward_pass(model, out, rows, temperature, texts=[], rewards=None,
                                  advantages=None, tokenizer=None).logprobs
 
 

@@ -21,11 +21,11 @@ import study
 import tables
 
 import grail
-import grpo
 import intervals
 import problems
 import saliency
 from engine.errors import BadInput
+from logprobs import forward_pass
 
 EVERY_ARM = [*arms.ARMS, *arms.ABLATIONS]
 
@@ -279,7 +279,7 @@ def forward():
         saliency.answer_span(tokenizer, ids, text)
         for ids, text in zip(rollouts.sampled, rollouts.texts))]
     rows = [i for i, start in enumerate(starts) if start and start > 4][:5] + [starts.index(1)]
-    return grpo.forward_pass(model, rollouts, rows, 1.0, tokenizer=tokenizer,
+    return forward_pass(model, rollouts, rows, 1.0, tokenizer=tokenizer,
                              texts=[rollouts.texts[i] for i in rows], rewards=torch.zeros(6),
                              advantages=torch.tensor([-1, -1, -1, 1.0, 1, -1]))
 

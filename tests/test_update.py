@@ -15,7 +15,7 @@ import grpo
 OPTIONS = {
     "loss": ["token", "sequence", "constant"], "mask_truncated": [False, True], "kl": [0.0, 0.3],
     "temperature": [0.7, 1.0, 1.4], "scale_by_std": [False, True], "own": [False, True],
-    "tokens_per_microbatch": [8192, 60, 1], "inner": [1, 2, 3], "grad_clip": [1e9, 0.3],
+    "tokens_per_microbatch": [8192, 60, 1], "num_iterations": [1, 2, 3], "grad_clip": [1e9, 0.3],
     "tied": [True, False], "whole": [False, True]}
 
 
@@ -72,7 +72,7 @@ def test_an_update_is_the_naive_one(case):
     right = naive.naive_update(start, passes, rollouts, rewards, credit, config, reference,
                                token_advantages)
 
-    assert len(passes) == config.inner
+    assert len(passes) == config.num_iterations
     for number, ((_, found), expected) in enumerate(zip(passes, right.gradients)):
         assert naive.apart(found, expected) < 1e-5
         for a, b in zip(found, expected):
@@ -92,7 +92,7 @@ def test_an_update_is_the_naive_one(case):
 def test_the_cases_hold_every_pair():
     """Three rows of the table that the cases were made from, counted again by hand."""
     cases = covering(OPTIONS)
-    for a, b in (("kl", "inner"), ("loss", "mask_truncated"), ("temperature", "whole")):
+    for a, b in (("kl", "num_iterations"), ("loss", "mask_truncated"), ("temperature", "whole")):
         found = {(case[a], case[b]) for case in cases}
         assert found == set(itertools.product(OPTIONS[a], OPTIONS[b]))
     assert len(cases) < 25
@@ -105,7 +105,7 @@ def test_the_cases_hold_every_pair():
 def test_a_weight_is_a_constant_of_the_loss(inner):
     """w = 1 - p is a natural credit, and with its own gradient let through the step has a cosine of
     0.6 to the right one, without a word."""
-    config = naive.settings(inner=inner)
+    config = naive.settings(num_iterations=inner)
     model, _, rollouts, rewards = naive.world()
     table = {}
 
@@ -143,7 +143,7 @@ def test_weights_that_are_negative_or_not_finite_are_refused(value):
     before = [p.clone() for p in model.parameters()]
     with pytest.raises(FloatingPointError) as refused:
         naive.run_update(model, rollouts, rewards, bad_credit(value),
-                         naive.settings(tokens_per_microbatch=30, inner=2), 0.4)
+                         naive.settings(tokens_per_microbatch=30, num_iterations=2), 0.4)
     said = str(refused.value)
     assert "the credit function test_update.bad_credit.<locals>.one_bad_token gave weights" in said
     assert "finite and at least 0" in said and "\n" not in said
