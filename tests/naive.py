@@ -69,7 +69,7 @@ def random_rewards():
 
 
 def token_advantages(rollouts, seed=4):
-    """A method's own advantages, (B, T): of both signs, 0 on padding, in some rows, on some tokens."""
+    """A method's own advantages, (B, T): 0 on padding, on some tokens and in some whole rows."""
     g = torch.Generator().manual_seed(seed)
     B, T = rollouts.completion_ids.shape
     A = torch.randn(B, T, generator=g)
@@ -186,12 +186,12 @@ def advantages_of(rewards, scale_by_std):
     return found
 
 
-def naive_update(model, passes, rollouts, rewards, credit, config, reference=None,
+def naive_update(model, starts, rollouts, rewards, credit, config, reference=None,
                  token_advantages=None):
     """What the optimizer must have been given in each pass, and what the log must say.
 
-    passes: of every pass its parameters, as recorded, so that an error of one pass is not carried
-    into the next. Returns, under these names, the `gradients` of every pass, the log's `figures`,
+    starts: the parameters of every pass, as recorded, so that an error of one is not carried into
+    the next. Returns, under these names, the `gradients` of every pass, the log's `figures`,
     the `weights` (B, T), which `rows` are run at all, and how many tokens the clip `stopped`, by
     (pass, sign of A).
     """
@@ -212,7 +212,7 @@ def naive_update(model, passes, rollouts, rewards, credit, config, reference=Non
     gaps, gradients, stopped = [0.0], [], {}
     policy = copy.deepcopy(model)
     parameters = list(policy.parameters())
-    for number, (values, _) in enumerate(passes):
+    for number, values in enumerate(starts):
         with torch.no_grad():
             for p, value in zip(parameters, values):
                 p.copy_(value)
@@ -251,7 +251,7 @@ def naive_update(model, passes, rollouts, rewards, credit, config, reference=Non
         sums["loss"] += float(loss.detach())
         sums["grad_norm"] += norm
 
-    P, tokens = max(1, len(passes)), max(1, sums["tokens"])
+    P, tokens = max(1, len(starts)), max(1, sums["tokens"])
     flags = [float(credit.flags[i]) for i in graded if not math.isnan(credit.flags[i])]
     w = [float(weights[i, t]) for i in graded for t in range(lengths[i])] or [1.0]
     ess, top = [], []

@@ -69,8 +69,8 @@ def test_an_update_is_the_naive_one(case):
         model, rollouts, rewards, None if whole else credit, config, 0.4,
         reference if config.kl else None, token_advantages, batch_credit)
     start = naive.world(tied, config.temperature)[0]
-    right = naive.naive_update(start, passes, rollouts, rewards, credit, config, reference,
-                               token_advantages)
+    right = naive.naive_update(start, [values for values, _ in passes], rollouts, rewards, credit,
+                               config, reference, token_advantages)
 
     assert len(passes) == config.num_iterations
     for number, ((_, found), expected) in enumerate(zip(passes, right.gradients)):
