@@ -22,106 +22,118 @@ token, and then it forgets which row that was, so it cannot tell two alternative
 but by their probability. --gradient lm-head keeps the whole (V, H) matrix, exactly, at the price of
 one more LM head a token and pass: for small models.
 
-The released code (RUCBM/DelTA, cf048bd) beside ours:
+We have read the released code and notes of the paper, not its body. --as-released gives the code's
+weights, see released.py; its training differs in more, and `--scale-by-std` is the part of it that
+we have (the rest: four optimizer steps on quarters of a batch, weight decay, a penalty on length).
 
-                                default                        --as-released
-    gamma of refinement k       lags: of the margins before    the same
-    completions of A = 0        not counted                    w = 0.8, counted in the mean: the
-                                                               others rise above 1
-    all A of one sign           all ones                       the missing mean is the zero vector
-    hidden states               kept from one pass             the same (theirs: K + 2 passes)
-
-The pass is an extra one without gradient here, for our loop has no pass for old log-probs.
+The hidden states come from an extra pass without gradient, for our loop has no pass for old
+log-probs.
 
 What we left out, on purpose: its diagonal scaling and its cross-side factor, which are switched off
 in the code.
 """
 import torch
 
+import released
 from engine.errors import BadInput, run_cli
 from engine.flags import flags, parse
 from grpo import train
 
 
-def head_row(hidden, logprobs):
-    """DelTA's stand-in (1 - p) h: (centroid, inner). hidden (B, T, H), logprobs (B, T).
+def head_row(hidden, logprobs, mask):
+    """DelTA's stand-in (1 - p) h: (centroid, inner). hidden (B, T, H), logprobs and mask (B, T).
 
     centroid(w): sum of w v over all tokens, (H,), for w (B, T); inner(d): <v_t, d>, (B, T). No
     (B, T, H) of differences is made, and hidden may stay in bf16: each row is widened on its own.
+    What hidden and logprobs hold off the mask is ignored.
     """
-    surprise = 1 - logprobs.double().exp()  # (B, T)
+    surprise = (1 - logprobs.double().exp()).masked_fill(~mask, 0)  # (B, T)
+
+    def row(i):
+        return hidden[i].double().masked_fill(~mask[i, :, None], 0)  # (T, H)
 
     def centroid(w):
-        return sum(row_w @ row.double() for row_w, row in zip(w * surprise, hidden))  # (H,)
+        return sum((w[i] * surprise[i]) @ row(i) for i in range(len(mask)))  # (H,)
 
     def inner(d):
-        return surprise * torch.stack([row.double() @ d for row in hidden])  # (B, T)
+        products = [row(i) @ d for i in range(len(mask))]            # B x (T,)
+        return surprise * torch.stack(products)                      # (B, T)
+
     return centroid, inner
 
 
-def lm_head(hidden, head, ids, temperature=1.0):
+def lm_head(hidden, head, ids, mask, temperature=1.0):
     """The exact gradient of log pi(y_t) in the LM head, (onehot - pi) h': (centroid, inner).
 
     As head_row, but centroid(w) is (V, H) fp32: 0.6 GB for each of four where V = 151,936 and
     H = 1024. One row of (T, V) is held at a time.
     """
-    def error(row, y):
-        minus_pi = -(head(row.float()).float() / temperature).softmax(-1)        # (T, V)
-        return minus_pi.scatter_add(1, y[:, None], torch.ones(len(y), 1, device=y.device))
+    def row(i):
+        return hidden[i].float().masked_fill(~mask[i, :, None], 0)   # (T, H)
+
+    def error(i):
+        """onehot(y_t) - pi_t of row i."""
+        logits = head(row(i)).float() / temperature                  # (T, V)
+        y = ids[i].masked_fill(~mask[i], 0)[:, None]                 # (T, 1)
+        ones = torch.ones(y.shape, device=y.device)                  # (T, 1)
+        return (-logits.softmax(-1)).scatter_add(1, y, ones)         # (T, V)
 
     def centroid(w):
-        return sum((row_w.float()[:, None] * error(row, y)).T @ row.float()
-                   for row_w, row, y in zip(w, hidden, ids))                     # (V, H)
+        w = w.float()[:, :, None]                                    # (B, T, 1)
+        return sum((w[i] * error(i)).T @ row(i) for i in range(len(mask)))  # (V, H)
 
     def inner(d):
-        return torch.stack([((row.float() @ d.T) * error(row, y)).sum(-1)
-                            for row, y in zip(hidden, ids)]).double()            # (B, T)
+        products = [((row(i) @ d.T) * error(i)).sum(-1) for i in range(len(mask))]
+        return torch.stack(products).double()                        # (B, T)
+
     return centroid, inner
 
 
-def delta_weights(centroid, inner, advantages, mask, refinements=1, low=0.8, high=1.2,
-                  zero="exclude", fall_back=True, fresh=False):
-    """DelTA's weights: (weights (B, T) fp32, fell_back bool).
+def delta_weights(centroid, inner, advantages, mask, refinements=1, low=0.8, high=1.2):
+    """DelTA's weights: (weights (B, T) fp32, fell_back, a bool () on the same device).
 
     centroid, inner: from head_row or lm_head. advantages (B,); mask (B, T) bool, off it weights are
-    0. zero: completions of A = 0 get 1 and are left out of the mean ("exclude"), or enter it with
-    `low` ("low") or 1 ("one") before it is divided by. fall_back: all ones where one side of A = 0
-    has no token; else its mean is the zero vector. fresh: gamma of the last margins, not of those
-    before. Over the tokens that enter the mean it is 1.
+    0. Over the tokens of A != 0 their mean is 1; tokens of A = 0, which have no gradient, get 1.
+    All ones where one side of A = 0 has no token.
     """
-    A = advantages[:, None].double()                                           # (B, 1)
-    sides = {sign: (mask & (A * sign > 0)).double() for sign in (1, -1)}       # (B, T) each
-    if fall_back and not all(on.any() for on in sides.values()):
-        return mask.float(), True
+    A = advantages[:, None].double()                          # (B, 1)
+    good = (mask & (A > 0)).double()                          # (B, T)
+    bad = (mask & (A < 0)).double()                           # (B, T)
 
-    def means(alpha):
-        parts = {s: A.abs() * alpha[s] * on for s, on in sides.items()}        # (B, T) each
-        return {s: centroid(w) / w.sum().clamp(min=1e-8) for s, w in parts.items()}
-
-    def margins(mu):
-        b = (mu[-1].square().sum() - mu[1].square().sum()) / 2
-        m = 2 * (inner(mu[1] - mu[-1]) + b)                                    # (B, T)
-        return {s: s * m for s in sides}
+    def margins(alpha):
+        """How much nearer a token is to its own side's mean than to the other's, (B, T)."""
+        share = A.abs() * alpha                               # (B, T)
+        mu = centroid(share * good) / (share * good).sum().clamp(min=1e-8)
+        nu = centroid(share * bad) / (share * bad).sum().clamp(min=1e-8)
+        b = (nu.square().sum() - mu.square().sum()) / 2
+        m = 2 * (inner(mu - nu) + b)                          # (B, T)
+        return torch.where(mask, m * A.sign(), 0.0)
 
     def spread(m):
-        # Two passes in float64: E[m^2] - E[m]^2 loses its digits where margins are large.
-        n = {s: on.sum().clamp(min=1) for s, on in sides.items()}
-        centred = {s: (m[s] - (m[s] * on).sum() / n[s]) * on for s, on in sides.items()}
-        return {s: (centred[s].square().sum() / n[s]).clamp(min=1e-8).sqrt() for s in sides}
+        """Standard deviation of m over the tokens of the row's own side, (B, 1).
 
-    m = margins(means(dict.fromkeys(sides, 1.0)))                              # (B, T) a side
-    gamma = spread(m)
+        Two passes in float64: E[m^2] - E[m]^2 loses its digits where margins are large.
+        """
+        stds = []
+        for side in (good, bad):
+            n = side.sum().clamp(min=1)
+            centred = (m - (m * side).sum() / n) * side       # (B, T)
+            variance = centred.square().sum() / n
+            stds.append(variance.clamp(min=1e-8).sqrt())
+        return torch.where(A > 0, stds[0], stds[1])
+
+    m = margins(torch.ones_like(good))                        # (B, T)
+    gamma = spread(m)                                         # (B, 1)
     for _ in range(refinements):
-        alpha = {s: (m[s] / gamma[s]).sigmoid() for s in sides}                # (B, T) each
-        gamma = spread(m)
-        m = margins(means(alpha))
-    if fresh:
-        gamma = spread(m)
-    w = sum(on * (low + (high - low) * (m[s] / gamma[s]).sigmoid()) for s, on in sides.items())
-    neither = (mask & (A == 0)).double()                                       # (B, T)
-    w = w + neither * {"exclude": 0.0, "low": low, "one": 1.0}[zero]           # (B, T)
-    w = w * (w > 0).sum() / w.sum().clamp(min=1e-8)                            # (B, T)
-    return (w + neither if zero == "exclude" else w).float(), False
+        alpha = (m / gamma).sigmoid()                         # (B, T)
+        gamma = spread(m)  # of these margins, not of the next: it lags by one
+        m = margins(alpha)
+
+    w = (low + (high - low) * (m / gamma).sigmoid()) * (good + bad)  # (B, T)
+    w = w * (w > 0).sum() / w.sum().clamp(min=1e-8)           # (B, T)
+    w = torch.where(mask & (A == 0), 1.0, w)                  # (B, T)
+    fell_back = ~((good > 0).any() & (bad > 0).any())         # ()
+    return torch.where(fell_back, mask, w).float(), fell_back
 
 
 def batch_credit(config):
@@ -130,33 +142,48 @@ def batch_credit(config):
     Keeps the hidden states, B T H numbers, 2 bytes each on a card: 0.13 GB for 64 completions of
     1,024 tokens at H = 1024.
     """
-    released = dict(zero="low", fall_back=False) if config.as_released else {}
+    credit_fn = released.delta_weights if config.as_released else delta_weights
 
     def look(forwards, advantages, mask):
-        B, T = mask.shape
-        hidden, logprobs, ids, last = None, torch.zeros(B, T, device=mask.device), None, None
-        for last in forwards:
-            b, t, H = last.hidden.shape
-            if hidden is None:
-                kind = torch.bfloat16 if mask.is_cuda else last.hidden.dtype
-                hidden = torch.zeros(B, T, H, dtype=kind, device=mask.device)  # (B, T, H)
-                ids = torch.zeros(B, T, dtype=torch.int64, device=mask.device)  # (B, T)
-            hidden[last.rows, :t] = last.hidden.to(kind)
-            logprobs[last.rows, :t], ids[last.rows, :t] = last.logprobs, last.completion_ids
-        geometry = (lm_head(hidden, last.head, ids, last.temperature)
-                    if config.gradient == "lm-head" else head_row(hidden, logprobs))
-        all_weights, fell_back = delta_weights(*geometry, advantages, mask, config.refinements,
-                                               **released)
-        good = mask & (advantages[:, None] > 0)  # (B, T)
-        mean_good = all_weights[good].mean() if good.any() else all_weights.new_tensor(1.0)
+        hidden, logprobs, ids, last = collect(forwards, mask)
+        if config.gradient == "lm-head":
+            geometry = lm_head(hidden, last.head, ids, mask, last.temperature)
+        else:
+            geometry = head_row(hidden, logprobs, mask)
+        w, fell_back = credit_fn(*geometry, advantages, mask, config.refinements)  # (B, T), ()
+        good = mask & (advantages[:, None] > 0)                                    # (B, T)
+        mean_good = (w * good).sum() / good.sum()
+        mean_good = torch.where(good.any(), mean_good, 1.0)
 
         def weights(forward):
             b, t = forward.logprobs.shape
-            forward.metrics |= {"fallback": mean_good.new_full((b,), fell_back),
-                                "weight_good": mean_good.expand(b)}
-            return all_weights[forward.rows, :t]
+            forward.metrics["fallback"] = fell_back.expand(b)
+            forward.metrics["weight_good"] = mean_good.expand(b)
+            return w[forward.rows, :t]
+
         return weights
+
     return look
+
+
+def collect(forwards, mask):
+    """The batch's hidden states (B, T, H), log-probs (B, T) and ids (B, T), and the last Forward.
+
+    forwards: of b rows each, one at a time; rows that are in none of them get zeros.
+    """
+    B, T = mask.shape
+    logprobs = torch.zeros(B, T, device=mask.device)                    # (B, T)
+    ids = torch.zeros(B, T, dtype=torch.int64, device=mask.device)      # (B, T)
+    hidden, forward = None, None
+    for forward in forwards:
+        b, t, H = forward.hidden.shape
+        if hidden is None:
+            kind = torch.bfloat16 if mask.is_cuda else forward.hidden.dtype
+            hidden = torch.zeros(B, T, H, dtype=kind, device=mask.device)  # (B, T, H)
+        hidden[forward.rows, :t] = forward.hidden.to(kind)
+        logprobs[forward.rows, :t] = forward.logprobs
+        ids[forward.rows, :t] = forward.completion_ids
+    return hidden, logprobs, ids, forward
 
 
 def main(argv=None):
@@ -165,7 +192,8 @@ def main(argv=None):
     add("--gradient", default="head-row", choices=["head-row", "lm-head"],
         help="a token's score vector: (1 - p) h, or the LM head's exact gradient")
     add("--refinements", type=int, default=1, help="K, times that the two means are taken again")
-    add("--as-released", action="store_true", help="the released code, see the docstring")
+    add("--as-released", action="store_true",
+        help="the released code's weights, see released.py")
     config = parse(parser, argv)
     if config.refinements < 0:
         raise BadInput(f"--refinements {config.refinements}: must be at least 0.")

@@ -15,29 +15,21 @@ with w = 5 on the content of the box, 1 on its delimiters and on everything afte
 everywhere in completions without a box or on the wrong side of --rows (default: only completions
 that fared no better than their group, A <= 0, are reweighted).
 
-The default here is a clean reading, NOT the published code; --as-released is, to the digit:
+This is a clean reading, NOT the published code, whose weights --as-released gives: released.py has
+them and the table of differences. We have read the abstract, the released code and a third party's
+notes of the paper, not its body: the map above is the code's, and so are its constants (those of
+the three configurations that were released). Where the code looked like a slip we decided anew.
 
-                           default                         --as-released
-    saliency of token t    its own embedding               the position before it, which predicts it
-    mean and std over      the tokens before the box       all tokens; those after the box have
-                                                           saliency 0, which flattens all others
-    which box              the last, the one rewarded      the first
-    box content = 5        in reweighted completions only  in every completion
-    fewer than 2 tokens    all ones                        as any other
-      before the box
-    floor under the log    1e-8 of the row's largest s     1e-8
+The release trains in another way as well, where more than the weights acts; for its recipe add
 
-Two things of the release we do in neither column: with --num-iterations > 1 it computes the weights again in
-each pass (ours are kept from the first), and it finds the box by encoding the text again, which is
-off by one token in common formats (ours: on the sampled ids).
+    --as-released --loss constant --num-iterations 4 --mask-truncated
 
-What we left out, on purpose: weights of mean 1 (the paper has none: the mean is in the log line),
+What we left out, on purpose: weights of mean 1 (the release has none: the mean is in the log line),
 the release's sampler correction (our sampler is the policy), its top-k 50 while sampling.
 """
-import math
-
 import torch
 
+import released
 import saliency
 import show
 from engine.errors import BadInput, run_cli
@@ -46,74 +38,61 @@ from grpo import train
 from logprobs import to_device
 
 
-def grail_credit(s, mask, spans, advantages, rows="wrong", as_released=False,
+def grail_credit(s, mask, spans, advantages, rows="wrong",
                  w_mean=1.0, w_std=0.5, w_min=0.5, w_max=5.0):
     """Saliency -> token weights, (B, T) fp32. Needs nothing but tensors: copy it into your trainer.
 
-    s (B, T) saliency; mask (B, T) bool, completion tokens; spans: B entries (start, content, close,
-    end) in tokens, or None without a box; advantages (B,). rows: "wrong" reweights completions with
-    A <= 0, "correct" those with A > 0, "both" all. The defaults are the paper's. Padding gets 0
-    (the release: not on the box). Raises ValueError for w_std = 0 or an unknown `rows`.
+    s (B, T) saliency; mask (B, T) bool, completion tokens; spans (B, 4): start, content, close, end
+    of the box in tokens, -1 without one; advantages (B,); all on one device. rows: "wrong"
+    reweights completions with A <= 0, "correct" those with A > 0, "both" all. What s holds off the
+    mask is ignored; padding gets 0. Raises ValueError for an unknown `rows`.
     """
-    if rows not in ("wrong", "correct", "both") or w_std is None or w_std <= 0:
-        raise ValueError(f"rows={rows!r} must be wrong, correct or both; w_std={w_std!r} positive.")
-    B, T = s.shape
-    t = torch.arange(T, device=s.device).expand(B, T)                                # (B, T)
-    edges = torch.tensor([span or (-1, -1, -1, -1) for span in spans])               # (B, 4)
-    if s.is_cuda:  # sent from pinned memory, for which nobody has to wait
-        edges = edges.pin_memory().to(s.device, non_blocking=True)                   # (B, 4)
-    boxed = edges[:, 0] >= 0                                                         # (B,)
-    start, content, close, end = edges.T[:, :, None]                                 # (B, 1) each
-    A = advantages[:, None]  # (B, 1)
-    side = {"wrong": A <= 0, "correct": A > 0, "both": A.new_ones(B, 1).bool()}[rows]  # (B, 1)
-    counted = mask if as_released else mask & (t < start)                              # (B, T)
-    included = boxed[:, None] & side  # (B, 1)
-    if not as_released:
-        included = included & (counted.sum(1, keepdim=True) >= 2)  # (B, 1)
+    A = advantages[:, None]                                                  # (B, 1)
+    sides = {"wrong": A <= 0, "correct": A > 0, "both": torch.ones_like(A).bool()}
+    if rows not in sides:
+        raise ValueError(f"rows={rows!r}: must be wrong, correct or both.")
 
-    # In float64, for equal saliencies must give exactly 1: fp32 rounding is worth 0.002 there.
-    s = s.double()
-    floor = 1e-8 if as_released else 1e-8 * s.amax(1, keepdim=True).clamp(min=1e-30)  # (B, 1)
-    log_s = (s + floor).log()                                                # (B, T)
-    n = counted.sum(1, keepdim=True).clamp(min=1)                            # (B, 1)
-    mean = (log_s * counted).sum(1, keepdim=True) / n                        # (B, 1)
-    variance = ((log_s - mean).square() * counted).sum(1, keepdim=True) / n  # (B, 1)
+    t = torch.arange(s.shape[1], device=s.device)                            # (T,)
+    start, content, close, _ = spans.T[:, :, None]                           # (B, 1) each
+    before = mask & (t < start)                                              # (B, T)
+    n = before.sum(1, keepdim=True)                                          # (B, 1)
+
+    # In float64, because equal saliencies must give exactly 1: fp32 rounding is worth 0.002 there.
+    s = torch.where(mask, s.double(), 0.0)                                   # (B, T)
+    log_s = (s + 1e-8 * s.amax(1, keepdim=True).clamp(min=1e-30)).log()      # (B, T)
+    mean = (log_s * before).sum(1, keepdim=True) / n                         # (B, 1)
+    variance = ((log_s - mean).square() * before).sum(1, keepdim=True) / n   # (B, 1)
     z = (log_s - mean) / (variance + 1e-8).sqrt()                            # (B, T)
-    w = (w_mean + w_std * z).clamp(w_min, w_max)                             # (B, T)
 
-    w = torch.where(included, w, 1.0) * mask            # (B, T)
-    in_content = (t >= content) & (t < close)           # (B, T)
-    delimiter = (t >= start) & (t < end) & ~in_content  # (B, T)
-    if as_released:
-        w = torch.where(in_content, w_max, torch.where(delimiter, w_mean, w))  # (B, T)
-        return torch.where((t >= end) & mask & boxed[:, None], w_mean, w).float()
-    w = torch.where(included & in_content, w_max, torch.where(included & (t >= start), 1.0, w))
-    return (w * mask).float()  # (B, T)
+    w = torch.where(before, (w_mean + w_std * z).clamp(w_min, w_max), 1.0)   # (B, T)
+    w = torch.where((t >= content) & (t < close), w_max, w)                  # (B, T)
+    # Two tokens at least: one has no spread. Without a box there is none.
+    return torch.where(sides[rows] & (n >= 2), w, 1.0).float() * mask        # (B, T)
 
 
-def credit(config, alignment=None, weigh=grail_credit):
+def credit(config, signal=saliency.gradient_activation, credit_fn=grail_credit):
     """The credit function that `grpo.train` wants: Forward -> weights (b, T).
 
-    alignment (see saliency.py) and weigh (in place of grail_credit) are there for ablations.
+    signal(forward, spans, leaf) and credit_fn(s, mask, spans, A, rows): for ablations.
     """
+    if config.as_released:
+        return released.grail(config)
+    signs = {"wrong": [-1], "correct": [1], "both": [-1, 1]}[config.rows]
+
     def weights(forward):
-        which = "first" if config.as_released else "last"
-        read = alignment or ("predictor" if config.as_released else "own")
-        mask = forward.completion_mask  # (b, T)
-        A = forward.advantages  # (b,)
-        spans = [saliency.answer_span(forward.tokenizer, ids, text, which)
-                 for ids, text in zip(forward.sampled, forward.texts)]
-        # Saliency only where it is used: on this side and with a gradient. Without any such row
-        # the backward is skipped. Decided on the CPU: to ask the card is to wait.
-        sides = {"wrong": (-1,), "correct": (1,), "both": (-1, 1)}[config.rows]
-        asked = [sign in sides for sign in forward.signs]  # b of bool
-        lost = [span is None or (span[0] < 2 and not config.as_released) for span in spans]
-        forward.metrics["fallback"] = to_device(
-            [float(gone) if on else math.nan for on, gone in zip(asked, lost)], A.device)  # (b,)
-        wanted = [span if on and not gone else None
-                  for span, on, gone in zip(spans, asked, lost)]
-        s = saliency.gradient_activation(forward, wanted, config.leaf, read)  # (b, T)
-        return weigh(s, mask, spans, A, config.rows, config.as_released)
+        A = forward.advantages                               # (b,)
+        # Which rows need a saliency is decided on the CPU: to ask the card is to wait. Without any
+        # of this side, with a gradient and a box, the backward is skipped.
+        spans = saliency.answer_spans(forward)               # (b, 4)
+        asked = torch.tensor([sign in signs for sign in forward.signs])  # (b,)
+        found = spans[:, 0] >= 2                             # (b,)
+        lost = torch.where(asked, ~found, torch.nan)         # (b,) NaN: not counted
+        forward.metrics["fallback"] = to_device(lost, A.device)
+        wanted = spans.where((asked & found)[:, None], -1)   # (b, 4)
+        s = signal(forward, wanted, config.leaf)             # (b, T)
+        spans = to_device(spans, A.device)
+        return credit_fn(s, forward.completion_mask, spans, A, config.rows)
+
     return weights
 
 
@@ -124,7 +103,8 @@ def main(argv=None, credit=credit):
         help="completions reweighted: A <= 0, A > 0 or all")
     add("--leaf", default="embeddings", choices=["embeddings", "first", "middle", "last"],
         help="activation whose saliency is taken")
-    add("--as-released", action="store_true", help="the authors' released code, see the docstring")
+    add("--as-released", action="store_true",
+        help="the released code's weights, see released.py")
     config = parse(parser, argv)
     if config.compile and config.leaf != "embeddings":
         raise BadInput(f"--leaf {config.leaf}: compiled layers keep their outputs to "

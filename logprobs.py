@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
-from torch.utils.checkpoint import checkpoint
 
 from engine import graphs
 
@@ -56,10 +55,11 @@ def scores(logits, y, temperature):
     # fp32 before the softmax: log-probs taken in bf16 are off by up to 0.004.
     logits = logits.float() / temperature  # (M, V)
     normaliser = logits.logsumexp(-1)      # (M,)
+    logprobs = logits.gather(1, y[:, None])[:, 0] - normaliser  # (M,)
     with torch.no_grad():
-        p = (logits - normaliser[:, None]).exp()  # (M, V)
+        p = (logits - normaliser[:, None]).exp()     # (M, V)
         entropy = normaliser - (p * logits).sum(-1)  # (M,)
-    return logits.gather(1, y[:, None])[:, 0] - normaliser, entropy
+    return logprobs, entropy
 
 
 def to_device(values, device):
@@ -83,12 +83,15 @@ def token_logprobs(hidden, head, ids, mask, temperature=1.0, chunk=512, count=No
 
     count = int(mask.sum()) if count is None else count
     on = mask.flatten().int().argsort(descending=True, stable=True)[:count]  # (M,)
-    h, y = hidden.flatten(0, 1).index_select(0, on), ids.flatten()[on]       # (M, H), (M,)
+    h = hidden.flatten(0, 1).index_select(0, on)                             # (M, H)
+    y = ids.flatten()[on]                                                    # (M,)
     if fused:
         logprobs, entropy = fused(h, y, temperature)  # (M,) each
     else:
-        parts = [checkpoint(head_on, h[i:i + chunk], y[i:i + chunk], use_reentrant=False)
-                 for i in range(0, max(1, len(y)), chunk)]
+        parts = []  # (logprobs, entropy) of `chunk` tokens each
+        for i in range(0, max(1, len(y)), chunk):
+            some = h[i:i + chunk], y[i:i + chunk]
+            parts.append(torch.utils.checkpoint.checkpoint(head_on, *some, use_reentrant=False))
         logprobs, entropy = (torch.cat(part) for part in zip(*parts))  # (M,) each
     zeros = torch.zeros(ids.shape, device=ids.device)  # (B, T)
     return zeros.masked_scatter(mask, logprobs), zeros.masked_scatter(mask, entropy)

@@ -1,14 +1,17 @@
 r"""Which tokens mattered: how much the answer leans on each token of the completion.
 
-    span = answer_span(tokenizer, ids, text)     # where the box is, in tokens
+    spans = answer_spans(forward)                # where the boxes are, in tokens
     gradient_activation    s_t = || dJ/da_t * a_t ||_2              GRAIL   one backward
     input_gradient         s_t = | < dK/de_t, e_t > |               OAR-G   a forward and a backward
-    perturbation           s_t = K when token t is replaced         OAR-P   N / 2 forwards
+    perturbation           s_t = K when token t is replaced         OAR-P   N forwards
 
 a_t: the token's activation (its embedding e_t by default), H numbers. J: negative log-likelihood of
 the box (GRAIL, arXiv 2606.04889; Hadamard product, then the norm). K: how far the distribution of
 the answer moves (OAR, arXiv 2601.07408). The answer is the model's own, right or wrong; the gold
 answer plays no part. effective_sample_size_ratio and top_mass say how concentrated weights are.
+
+To copy one into a trainer, take gradient_times_activation, or answer_shift and
+gradient_dot_activation: they need torch alone. The rest says where they are applied.
 
     python show.py                               # one completion of the tiny model, coloured
 
@@ -17,15 +20,16 @@ The box's last token and what follows get exactly 0: they cannot have moved the 
 What we left out, on purpose: integrated gradients, attention maps.
 """
 import bisect
-import copy
 
 import torch
-from transformers import DynamicCache
 
 import verify
-from engine import decode
 from engine.seeds import normals
 from logprobs import to_device
+
+NO_BOX = (-1, -1, -1, -1)
+
+# -------------------------------------------------------------------------- where the answer is
 
 
 def answer_span(tokenizer, ids, text, which="last"):
@@ -59,35 +63,78 @@ def answer_span(tokenizer, ids, text, which="last"):
     return start, token_holding(inside), token_holding(stop - 2) + 1, end
 
 
-def gradient_activation(forward, spans, leaf="embeddings", alignment="own"):
-    """s_t = ||dJ/da_t * a_t||_2 for every completion token, (b, T) fp32, detached.
+def answer_spans(forward, which="last"):
+    """The boxes of all rows, (b, 4) int64 on the CPU: answer_span's four numbers, -1 without a box.
 
-    forward: grpo.Forward of b rows, still in the graph, which is kept for the policy loss. spans: b
-    entries of `answer_span`. leaf: "embeddings", or the output of the "first", "middle" or "last"
-    block (the last that another block reads). alignment: "own" (the token's own activation) or
-    "predictor" (the position before it, which predicts it; as the released code reads it).
-
-    One extra backward, through the LM head at the answer positions alone. torch.autograd.grad asks
-    for the leaf only, so no parameter's .grad is touched. Rows without a span get 0.
+    They stay on the CPU, where rows are chosen; to_device sends them to the functions of credit.
     """
-    b, T = forward.logprobs.shape
-    device = forward.logprobs.device
-    where = [(i, t) for i, span in enumerate(spans) if span for t in range(span[0], span[3])]
-    if not where:
-        return torch.zeros(b, T, device=device)  # (b, T)
-    activation = forward.embeddings  # (b, L, H)
-    if leaf != "embeddings":
-        blocks = len(forward.hidden_states) - 1
-        index = {"first": 1, "middle": blocks // 2, "last": blocks - 1}[leaf]
-        activation = forward.hidden_states[index]  # (b, L, H)
-    i, t = to_device(where, device).T                                             # (K,) each
-    logits = forward.head(forward.hidden[i, t]).float() / forward.temperature   # (K, V)
-    y = forward.completion_ids[i, t]  # (K,)
-    J = -logits.log_softmax(-1).gather(1, y[:, None]).sum()
+    spans = [answer_span(forward.tokenizer, ids, text, which)
+             for ids, text in zip(forward.sampled, forward.texts)]
+    return torch.tensor([span or NO_BOX for span in spans])  # (b, 4)
+
+
+def before_answer(spans, T):
+    """The tokens before the box, (b, T) bool: none where there is no box. spans (b, 4)."""
+    return torch.arange(T, device=spans.device) < spans[:, :1]  # (b, T)
+
+
+# -------------------------------------------------------------------------- GRAIL's signal
+
+
+def gradient_times_activation(J, activation):
+    """s_t = || dJ/da_t * a_t ||_2 of every position: a scalar J, activation (b, L, H) -> (b, L).
+
+    The graph is kept, because the policy loss is still to be derived from it. autograd.grad asks
+    for the activation only, so no parameter's .grad is touched.
+    """
     gradient, = torch.autograd.grad(J, activation, retain_graph=True)  # (b, L, H)
-    s = (gradient.float() * activation.detach().float()).norm(dim=-1)  # (b, L)
-    read = forward.position - (1 if alignment == "predictor" else 0)  # (b, T) position in the row of L
-    return s.gather(1, read) * forward.completion_mask             # (b, T)
+    product = gradient.float() * activation.detach().float()           # (b, L, H)
+    return product.norm(dim=-1)                                        # (b, L)
+
+
+def answer_loss(forward, spans):
+    """J, the negative log-likelihood of all boxes in nats, in the graph; None if there is no box.
+
+    The LM head runs at the positions that predict the boxes and nowhere else.
+    """
+    boxes = [(i, t) for i, (start, _, _, end) in enumerate(spans.tolist())
+             for t in range(start, end)]
+    if not boxes:
+        return None
+    i, t = to_device(boxes, forward.hidden.device).T                             # (K,) each
+    y = forward.completion_ids[i, t]                                           # (K,)
+    logits = forward.head(forward.hidden[i, t]).float() / forward.temperature  # (K, V)
+    return -logits.log_softmax(-1).gather(1, y[:, None]).sum()
+
+
+def activations(forward, leaf="embeddings"):
+    """What the saliency is taken of, (b, L, H): the embeddings, or the output of a block.
+
+    leaf: "embeddings", "first", "middle" or "last" (the last block that another one reads).
+    """
+    if leaf == "embeddings":
+        return forward.embeddings
+    blocks = len(forward.hidden_states) - 1
+    index = {"first": 1, "middle": blocks // 2, "last": blocks - 1}
+    return forward.hidden_states[index[leaf]]
+
+
+def gradient_activation(forward, spans, leaf="embeddings"):
+    """GRAIL's saliency of every completion token, (b, T) fp32, detached; 0 on padding.
+
+    forward: score.Forward of b rows, still in the graph. spans (b, 4) on the CPU: see answer_spans;
+    rows of -1 are not asked about and get 0. leaf: see activations. One extra backward.
+    """
+    J = answer_loss(forward, spans)
+    if J is None:
+        return torch.zeros_like(forward.logprobs)                        # (b, T)
+    s = gradient_times_activation(J, activations(forward, leaf))         # (b, L)
+    # Not times the mask: NaN times 0 is NaN, and padding may hold anything.
+    s = s.gather(1, forward.position)                                       # (b, T)
+    return torch.where(forward.completion_mask, s, 0.0)
+
+
+# -------------------------------------------------------------------------- OAR's signals
 
 
 def answer_shift(clean, other, ids, outcome="mean"):
@@ -100,18 +147,29 @@ def answer_shift(clean, other, ids, outcome="mean"):
     "first"       the first position's KL
     "likelihood"  how much less likely the K tokens became, a mean over them: may be negative
     """
-    if outcome == "likelihood":
-        p, q = (x.log_softmax(-1)[..., torch.arange(len(ids)), ids] for x in (clean, other))
-        return (p - q).mean(-1)
     if outcome == "mean":
-        clean, other = (x.mean(-2, keepdim=True) for x in (clean, other))  # (..., 1, V)
-    elif outcome == "first":
-        clean, other = clean[..., :1, :], other[..., :1, :]                # (..., 1, V)
-    p, q = clean.log_softmax(-1), other.log_softmax(-1)                    # (..., 1 or K, V)
-    return (p.exp() * (p - q)).sum(-1).mean(-1)
+        clean = clean.mean(-2, keepdim=True)       # (..., 1, V)
+        other = other.mean(-2, keepdim=True)       # (..., 1, V)
+    if outcome == "first":
+        clean = clean[..., :1, :]                  # (..., 1, V)
+        other = other[..., :1, :]                  # (..., 1, V)
+    p = clean.log_softmax(-1)                      # (..., 1 or K, V)
+    q = other.log_softmax(-1)                      # (..., 1 or K, V)
+
+    if outcome == "likelihood":
+        fallen = p - q                             # (..., K, V)
+        k = torch.arange(len(ids))
+        return fallen[..., k, ids].mean(-1)        # (...)
+    return (p.exp() * (p - q)).sum(-1).mean(-1)    # (...)
 
 
-def input_gradient(forward, spans, draws=4, sigma=1e-3, seed=0, outcome="mean", reproduced=False):
+def gradient_dot_activation(K, leaf, activation):
+    """| < dK/dx_t, a_t > | of every position, (b, L): K a scalar of leaf x, both (b, L, H)."""
+    gradient, = torch.autograd.grad(K, leaf)         # (b, L, H)
+    return (gradient * activation).sum(-1).abs()     # (b, L)
+
+
+def input_gradient(forward, spans, draws=4, sigma=1e-3, seed=0, outcome="mean"):
     """OAR-G: |<dK/de_t, e_t>| for every token before the box, mean over draws, (b, T) fp32.
 
         delta_t ~ N(0, sigma^2 I) before the box, 0 elsewhere
@@ -125,92 +183,89 @@ def input_gradient(forward, spans, draws=4, sigma=1e-3, seed=0, outcome="mean", 
     draw is another forward and a backward to the embeddings, beside the policy's own graph, so the
     activations of two forwards are held (recordings of --compile hold one: the policy's forward is
     gone then, and grpo.update runs it again). No parameter's .grad is touched. A row whose answer
-    moves by less than fp32 rounding gets zeros. reproduced: as declare-lab/grail, noise on and
-    scores of the positions that predict the completion, times the noisy embedding, for all of the
-    box.
+    moves by less than fp32 rounding gets zeros.
     """
-    scores = torch.zeros(forward.logprobs.shape, device=forward.logprobs.device)  # (b, T)
-    rows = [i for i, span in enumerate(spans) if span and span[1] < span[2]]
-    if not rows:
+    scores = torch.zeros_like(forward.logprobs)                       # (b, T)
+    asked = [(i, *span) for i, span in enumerate(spans.tolist()) if span[1] < span[2]]
+    if not asked:
         return scores
-    answers = [(spans[i][0], spans[i][3]) if reproduced else spans[i][1:3] for i in rows]
-    firsts = forward.position[rows, 0].tolist()  # where completion token 0 stands
-    clean = forward.embeddings.detach()  # (b, L, H)
-    noised = [slice(first - 1, first + b - 1) if reproduced else slice(first, first + spans[i][0])
-              for i, first, (_, b) in zip(rows, firsts, answers)]
-    ids = [forward.completion_ids[i, a:b] for i, (a, b) in zip(rows, answers)]
-    where = [(i, first + u - 1, u) for i, first, (a, b) in zip(rows, firsts, answers)
-             for u in range(a, b)]
-    i, t, u = to_device(where, scores.device).T  # (K,) each, token u of row i is at t + 1
+    contents = [(i, t) for i, _, content, close, _ in asked for t in range(content, close)]
+    lengths = [close - content for _, _, content, close, _ in asked]
+    i, t = to_device(contents, scores.device).T                         # (K,) each
+    ids = forward.completion_ids[i, t].split(lengths)                 # a row's (K_i,) each
+    clean = forward.embeddings.detach()                               # (b, L, H)
 
-    def logits(hidden):
-        return forward.head(hidden.to(clean.dtype)).split([len(y) for y in ids])  # r (K, V)
+    def answer_logits(hidden):
+        """(K, H) -> a row's (K_i, V) each."""
+        return forward.head(hidden.to(clean.dtype)).split(lengths)
 
     with torch.no_grad():  # the policy's own: run again in another shape, it would differ a little
-        before = logits(forward.hidden[i, u])
+        before = answer_logits(forward.hidden[i, t])
     for draw in range(draws):
-        noise = torch.zeros_like(clean)  # (b, L, H)
-        for n, at in zip(rows, noised):
-            noise[n, at] = sigma * normals((seed, draw, forward.sampled[n]), clean[n, at])
-        leaf = (clean + noise).requires_grad_()  # (b, L, H)
-        with torch.autocast(scores.device.type, torch.bfloat16, enabled=scores.is_cuda):
-            hidden = forward.layers(leaf)  # (b, L, H)
-        after = logits(hidden[i, t])
+        noise = torch.zeros(*scores.shape, clean.shape[2]).to(clean)  # (b, T, H)
+        for row, start, *_ in asked:
+            key = (seed, draw, forward.sampled[row])
+            noise[row, :start] = sigma * normals(key, noise[row, :start])
+        leaf = add_at(clean, forward.position, noise).requires_grad_()   # (b, L, H)
+        hidden = run_layers(forward, leaf)                            # (b, L, H)
+        after = answer_logits(hidden[i, forward.position[i, t] - 1])
         K = sum(answer_shift(a, b, y, outcome) for a, b, y in zip(before, after, ids))
-        gradient, = torch.autograd.grad(K, leaf)  # (b, L, H)
-        score = (gradient * (leaf.detach() if reproduced else clean)).sum(-1).abs()  # (b, L)
-        for n, at, a, b in zip(rows, noised, before, after):
-            moved = (a.softmax(-1) - b.detach().softmax(-1)).abs().sum(-1).max()
-            scores[n, :at.stop - at.start] += score[n, at] * (moved > 1e-6) / draws
-    return scores * forward.completion_mask
+        score = gradient_dot_activation(K, leaf, clean)               # (b, L)
+        score = score.gather(1, forward.position)                        # (b, T)
+        for (row, start, *_), a, b in zip(asked, before, after):
+            scores[row, :start] += score[row, :start] * moved(a, b) / draws
+    return scores
+
+
+def add_at(clean, position, noise):
+    """clean (b, L, H) with noise (b, T, H) added at position (b, T).
+
+    Positions of padding are all the last one; zeros may be added there as often as one likes.
+    """
+    index = position[:, :, None].expand_as(noise)  # (b, T, H)
+    return clean.scatter_add(1, index, noise)      # (b, L, H)
+
+
+def run_layers(forward, embeddings):
+    """The layers once more, on other embeddings: (b, L, H) -> (b, L, H). On a card in bf16."""
+    device = embeddings.device.type
+    with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+        return forward.layers(embeddings)
+
+
+def moved(before, after):
+    """Whether any probability (K, V) of the answer moved by more than fp32 rounding: a bool ()."""
+    change = before.softmax(-1) - after.detach().softmax(-1)  # (K, V)
+    return change.abs().sum(-1).max() > 1e-6
 
 
 @torch.no_grad()
-@decode.uncompiled()
-def perturbation(forward, spans, outcome="mean", replace="pad", chunk=0):
-    """OAR-P: answer_shift when the token is replaced, for every token before the box, (b, T) fp32.
+def perturbation(forward, spans, outcome="mean", replace="pad"):
+    """OAR-P as it is defined: replace a token, run again, measure; (b, T), 0 from the box on.
 
     replace: by "pad", the padding token, which later tokens see, or by the "mean" embedding of the
-    completion before the box. By definition N forwards of L tokens; here `chunk` - 1 changed copies
-    and a clean one run at a time, from a KV cache of what precedes them: half of the N L tokens,
-    never more than `chunk` copies (0: 16,384 tokens of them) in memory. No answer: zeros.
+    completion before the box. N forwards for N tokens; the model should be in eval mode, or dropout
+    is measured too. oar.py runs engine/perturb.py: the same numbers from a cache, in half the time.
     """
-    scores = torch.zeros(forward.logprobs.shape, device=forward.logprobs.device)    # (b, T)
-    pad = torch.tensor([forward.tokenizer.pad_token_id], device=scores.device)      # (1,)
-    autocast = torch.autocast(scores.device.type, torch.bfloat16, enabled=scores.is_cuda)
-    body, training, caches = forward.body, forward.body.training, {}  # a cache for each prompt
-    body.eval()  # no dropout, and no checkpointing, which may switch the cache off
-    for i, span in enumerate(spans):
-        if not span or span[1] == span[2]:
+    scores = torch.zeros_like(forward.logprobs)                           # (b, T)
+    table = forward.body.get_input_embeddings()
+    pad = torch.tensor(forward.tokenizer.pad_token_id, device=scores.device)
+    for i, (start, content, close, _) in enumerate(spans.tolist()):
+        if content == close:  # nothing in the box, or no box
             continue
-        start, content, close, _ = span
-        first = int(forward.position[i, 0])
-        row = forward.embeddings[i, :first + close - 1]     # (n, H) up to where the box is settled
-        substitute = (body.get_input_embeddings()(pad)[0] if replace == "pad" else
-                      row[first:first + start].mean(0))     # (H,)
-        prompt = tuple(forward.ids[i, :first].tolist())
-        with autocast:
-            if prompt not in caches:  # body by place: transformers 5.24 renamed its 4th argument
-                caches[prompt] = DynamicCache(config=body.config)
-                body(None, None, None, caches[prompt], row[None, :first], use_cache=True)
-        cache, cached = copy.deepcopy(caches[prompt]), first
-        many = (chunk or max(2, 2**14 // len(row))) - 1
-        for begin in range(first, first + start, many):
-            end = min(begin + many, first + start)
-            copies = row[begin:].repeat(end - begin + 1, 1, 1)  # (c + 1, n - begin, H), last: clean
-            here = torch.arange(end - begin)                    # (c,)
-            copies[here, here] = substitute.to(row.dtype)
-            with autocast:
-                if begin > cached:
-                    body(None, None, None, cache, row[None, cached:begin], use_cache=True)
-                branch, cached = copy.deepcopy(cache), begin
-                branch.batch_repeat_interleave(len(copies))
-                out = body(None, None, None, branch, copies, use_cache=True)
-            hidden = out.last_hidden_state[:, first + content - 1 - begin:]  # (c + 1, K, H)
-            logits = forward.head(hidden.to(row.dtype))                      # (c + 1, K, V)
-            scores[i, begin - first:end - first] = answer_shift(
-                logits[-1:], logits[:-1], forward.completion_ids[i, content:close], outcome)
-    body.train(training)
+        row, position = forward.embeddings[i], forward.position[i]           # (L, H), (T,)
+        ids = forward.completion_ids[i, content:close]                    # (K,)
+        substitute = table(pad)                                           # (H,)
+        if replace == "mean":
+            substitute = row[position[:start]].mean(0)
+
+        for t in range(start):
+            changed = row.clone()                                         # (L, H)
+            changed[position[t]] = substitute
+            hidden = run_layers(forward, torch.stack([row, changed]))     # (2, L, H)
+            hidden = hidden[:, position[content:close] - 1]               # (2, K, H)
+            clean, other = forward.head(hidden.to(row.dtype))             # (K, V) each
+            scores[i, t] = answer_shift(clean, other, ids, outcome)
     return scores
 
 
@@ -220,14 +275,16 @@ def perturbation(forward, spans, outcome="mean", replace="pad", chunk=0):
 def effective_sample_size_ratio(weights, mask):
     """(sum a)^2 / (n sum a^2) of a = |weights| over each row's n tokens, (B,): Kish's effective
     sample size over n. 1 where all are equal, 1/n where one has all; 0 for a row of zeros."""
-    a = weights.double().abs() * mask  # (B, T)
-    return (a.sum(1).square() / (mask.sum(1) * a.square().sum(1)).clamp(min=1e-30)).float()
+    a = torch.where(mask, weights.double().abs(), 0.0)  # (B, T)
+    even = mask.sum(1) * a.square().sum(1)              # (B,)
+    return (a.sum(1).square() / even.clamp(min=1e-30)).float()
 
 
 def top_mass(weights, mask, share=0.1):
     """Share of the sum of |weights| held by the largest 10 % of each row's n tokens, (B,): the
     ceil(0.1 n) largest, so ceil(0.1 n) / n where all are equal; 0 for a row of zeros."""
-    a = (weights.double().abs() * mask).sort(1, descending=True).values  # (B, T)
+    a = torch.where(mask, weights.double().abs(), 0.0)                   # (B, T)
+    a = a.sort(1, descending=True).values                                # (B, T)
     k = (mask.sum(1, keepdim=True) * share).ceil()                       # (B, 1)
     largest = a * (torch.arange(a.shape[1], device=a.device) < k)        # (B, T)
     return (largest.sum(1) / a.sum(1).clamp(min=1e-30)).float()

@@ -255,7 +255,7 @@ def main(argv=None):
         where = f"--completion {args.completion}: it" if args.completion else (
             f"--problem {args.problem!r}: none of 8 completions")
         raise BadInput(f"{where} has no box, so there is no answer to ask about.")
-    s = saliency.gradient_activation(forward, [span])[0]  # (T,)
+    s = saliency.gradient_activation(forward, torch.tensor([span]))[0]  # (T,)
     tokens = pieces(tokenizer, ids)
     print("token   s_t, the twenty largest, in order of the text")
     for t in sorted(s.argsort(descending=True)[:20].tolist()):

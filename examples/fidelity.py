@@ -40,6 +40,7 @@ import saliency
 import verify
 from engine import seeds
 from engine.errors import BadInput, run_cli
+from engine.perturb import perturbation
 from intervals import bootstrap, middle95
 from logprobs import forward_pass
 from rollout import Rollouts, sample
@@ -113,11 +114,12 @@ def print_toy(toys=50):
         rows = []
         for seed in range(toys):
             forward, span, influence = toy(seed, normed)
-            found = {"OAR-P": saliency.perturbation(forward, [span]),
-                     "gradient x activation": saliency.gradient_activation(forward, [span])}
+            box = torch.tensor([span])                                      # (1, 4)
+            found = {"OAR-P": perturbation(forward, box, saliency.answer_shift),
+                     "gradient x activation": saliency.gradient_activation(forward, box)}
             for draws in (1, 4, 16, 64):
                 found[f"input gradient, {draws} draws"] = saliency.input_gradient(
-                    forward, [span], draws)
+                    forward, box, draws)
             rows.append([spearman(s[0, :span[0]].double(), influence) for s in found.values()])
         values = torch.tensor(rows).double()                                # (toys, S)
         low, high = middle95(bootstrap(values))                             # (S,) each
@@ -173,11 +175,10 @@ def all_signals(model, tokenizer, pool, rewards, chosen, seed):
                                  tokenizer=tokenizer)
 
     forward = forward_of(chosen)
-    ids, mask = forward.completion_ids, forward.completion_mask  # (b, T) each
-    spans = [saliency.answer_span(tokenizer, row[on].tolist(), text)
-             for row, on, text in zip(ids, mask, forward.texts)]
-    signals = {"OAR-P": saliency.perturbation(forward, spans),
-               "OAR-P, mean embedding": saliency.perturbation(forward, spans, replace="mean"),
+    mask = forward.completion_mask  # (b, T)
+    spans, shift = saliency.answer_spans(forward), saliency.answer_shift  # (b, 4)
+    signals = {"OAR-P": perturbation(forward, spans, shift),
+               "OAR-P, mean embedding": perturbation(forward, spans, shift, replace="mean"),
                "gradient x activation": saliency.gradient_activation(forward, spans)}
     for draws in (1, 4, 16):
         signals[f"input gradient, {draws} draws"] = saliency.input_gradient(
@@ -192,12 +193,12 @@ def all_signals(model, tokenizer, pool, rewards, chosen, seed):
             part = forward_of(rows)
             t = part.logprobs.shape[1]
             hidden[rows, :t], logprobs[rows, :t] = part.hidden, part.logprobs
-    weights, _ = delta.delta_weights(*delta.head_row(hidden, logprobs), advantages,
-                                     pool.completion_mask)
+    weights, _ = delta.delta_weights(*delta.head_row(hidden, logprobs, pool.completion_mask),
+                                     advantages, pool.completion_mask)
     signals["DelTA margin"] = weights[chosen]  # increasing in the margin to the own side
     signals["entropy"] = forward.entropy
     signals["random"] = torch.rand(mask.shape, generator=seeds.generator_for(seed, "random"))
-    return signals, spans
+    return signals, spans.tolist()
 
 
 # ------------------------------------------------------------------ the true effect

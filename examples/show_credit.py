@@ -23,6 +23,7 @@ import saliency
 import show
 import verify
 from engine.errors import BadInput, run_cli
+from engine.perturb import perturbation
 from grail import grail_credit
 from logprobs import forward_pass
 from oar import oar_credit
@@ -31,15 +32,15 @@ from oar import oar_credit
 def columns(forward, spans):
     """{method: (weights (b, T), saliency (b, T) or None)} at the methods' defaults."""
     mask = forward.completion_mask  # (b, T)
-    start = torch.tensor([span[0] if span else 0 for span in spans], device=mask.device)  # (b,)
-    before = torch.arange(mask.shape[1], device=mask.device) < start[:, None]  # (b, T) the box
-    s = saliency.gradient_activation(forward, spans)                           # (b, T)
-    found = {"GRPO": (grpo.uniform(forward), None),
-             "GRAIL": (grail_credit(s, mask, spans, forward.advantages, "both"), s)}
+    boxes = spans.to(mask.device)                                # (b, 4)
+    before = saliency.before_answer(boxes, mask.shape[1])        # (b, T)
+    s = saliency.gradient_activation(forward, spans)             # (b, T)
+    w = grail_credit(s, mask, boxes, forward.advantages, "both")  # (b, T)
+    found = {"GRPO": (grpo.uniform(forward), None), "GRAIL": (w, s)}
     for name, s in (("OAR-G", saliency.input_gradient(forward, spans)),
-                    ("OAR-P", saliency.perturbation(forward, spans))):
+                    ("OAR-P", perturbation(forward, spans, saliency.answer_shift))):
         found[name] = oar_credit(s, before, mask)[0], s
-    parts = delta.head_row(forward.hidden.detach(), forward.logprobs.detach())
+    parts = delta.head_row(forward.hidden.detach(), forward.logprobs.detach(), mask)
     found["DelTA"] = delta.delta_weights(*parts, forward.advantages, mask)[0], None
     return found
 
@@ -64,11 +65,10 @@ def main(argv=None):
     forward = forward_pass(
         model, out, torch.arange(args.samples), 1.0, tokenizer=tokenizer, texts=out.texts,
         rewards=rewards[0], advantages=grpo.group_advantages(rewards)[0])
-    spans = [saliency.answer_span(tokenizer, ids[:n].tolist(), text) for ids, n, text in
-             zip(out.completion_ids, out.lengths, out.texts)]
+    spans = saliency.answer_spans(forward)                                   # (G, 4)
     methods, shown = columns(forward, spans), []
     for reward in (1.0, 0.0):  # the longest with a box of either sort: it has most to show
-        rows = [i for i in range(args.samples) if rewards[0, i] == reward and spans[i]]
+        rows = [i for i in range(args.samples) if rewards[0, i] == reward and spans[i, 0] >= 0]
         for i in sorted(rows, key=lambda i: -out.lengths[i])[:1]:
             n = out.lengths[i]
             shown.append(show.entry(

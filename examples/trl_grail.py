@@ -41,18 +41,18 @@ def answer_weights(forward, credit):
     Without any answer a first token is asked about, in vain: ZeRO-3 wants the same passes of all.
     """
     mask, A = forward.completion_mask, forward.advantages  # (b, T), (b,)
-    spans = [saliency.answer_span(forward.tokenizer, ids[on].tolist(), text)
-             for ids, on, text in zip(forward.completion_ids, mask, forward.texts)]
-    wanted = A < 0 if credit == "grail" else A != 0        # (b,)
-    asked = [span if on and span and span[0] > 1 else None for on, span in zip(wanted, spans)]
-    lost = torch.tensor([span is None for span in asked], device=A.device)           # (b,)
-    asked = asked if any(asked) else [(0, 0, 1, 1), *asked[1:]]
+    spans, signs = saliency.answer_spans(forward), torch.tensor(forward.signs)  # (b, 4), (b,)
+    asked = signs < 0 if credit == "grail" else signs != 0                      # (b,)
+    found = spans[:, 0] > 1                                                     # (b,)
+    wanted = spans.where((asked & found)[:, None], -1)                          # (b, 4)
+    if (wanted < 0).all():
+        wanted[0] = torch.tensor([0, 0, 1, 1])
+    spans = spans.to(A.device)
     if credit == "grail":
-        s = saliency.gradient_activation(forward, asked)                             # (b, T)
-        return grail.grail_credit(s, mask, spans, A), wanted & lost
-    s = saliency.input_gradient(forward, asked)                                      # (b, T)
-    starts = torch.tensor([span[0] if span else 0 for span in spans], device=A.device)  # (b,)
-    return oar.oar_credit(s, torch.arange(mask.shape[1], device=A.device) < starts[:, None], mask)
+        s = saliency.gradient_activation(forward, wanted)                       # (b, T)
+        return grail.grail_credit(s, mask, spans, A), (asked & ~found).to(A.device)
+    s = saliency.input_gradient(forward, wanted)                                # (b, T)
+    return oar.oar_credit(s, saliency.before_answer(spans, mask.shape[1]), mask)
 
 
 class CreditGRPOTrainer(GRPOTrainer):
@@ -116,7 +116,7 @@ class CreditGRPOTrainer(GRPOTrainer):
             model.forward = original
             hook.remove()
         if self.credit == "delta":  # over all processes; hidden states stay where they are
-            centroid, inner = delta.head_row(hidden, logprobs)
+            centroid, inner = delta.head_row(hidden, logprobs, mask)
             mine = slice(accelerator.process_index * B, (accelerator.process_index + 1) * B)
             gather, level = accelerator.gather, accelerator.pad_across_processes
             w, fell_back[:] = delta.delta_weights(

@@ -7,14 +7,13 @@ from types import SimpleNamespace
 import torch
 
 import grail
-import grpo
 import oar
 import rollout
+import saliency
 from evaluate import pass_at_k  # noqa: F401
-from grail import grail_credit  # noqa: F401
 from grpo import clipped_surrogate, group_advantages  # noqa: F401
 from logprobs import forward_pass, token_logprobs
-from saliency import answer_span, gradient_activation  # noqa: F401
+from saliency import answer_span  # noqa: F401
 
 
 def completion_logprobs(logits, ids, prompt_length, temperature=1.0):
@@ -22,6 +21,21 @@ def completion_logprobs(logits, ids, prompt_length, temperature=1.0):
     completion_ids = ids[:, prompt_length:]  # (B, T)
     return token_logprobs(logits[:, prompt_length - 1:-1], torch.nn.Identity(), completion_ids,
                                torch.ones_like(completion_ids).bool(), temperature)[0]
+
+
+def boxes(spans):
+    """Spans, or None for a row without a box, as the tensor (b, 4) that our functions take."""
+    return torch.tensor([span or saliency.NO_BOX for span in spans])
+
+
+def gradient_activation(forward, spans):
+    """saliency.gradient_activation, with the boxes as a tensor."""
+    return saliency.gradient_activation(forward, boxes(spans))
+
+
+def grail_credit(s, mask, spans, advantages):
+    """grail.grail_credit, with the boxes as a tensor."""
+    return grail.grail_credit(s, mask, boxes(spans), advantages)
 
 
 def bilevel_weights(scores, q=0.25, beta=1.0):

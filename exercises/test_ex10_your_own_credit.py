@@ -37,7 +37,8 @@ def test_finite_weights_without_gradient(attempt):
 
 
 def test_a_row_s_weights_depend_on_no_other_row(attempt):
-    """With a mean over the micro-batch, --microbatch, a matter of memory, changes the update."""
+    """With a mean over the micro-batch, --tokens-per-microbatch changes the update: it must only
+    say how much memory to take."""
     _, forward = forward_of(range(6))
     together, mask = attempt(forward), forward.completion_mask
     for rows in ([0, 1], [5, 4], [3], [2]):

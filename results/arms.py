@@ -21,8 +21,10 @@ import delta
 import grail
 import grpo
 import oar
+import released
 import scrl
 from grail import grail_credit
+from saliency import before_answer
 
 
 def level(config):
@@ -37,18 +39,18 @@ def level(config):
 
 def without_boost(s, mask, spans, *rest):
     """grail_credit with 1, not 5, on the content of the box: a box that is nothing but rim."""
-    return grail_credit(s, mask, [span and (span[0], span[0], span[0], span[3]) for span in spans],
-                        *rest)
+    start, _, _, end = spans.T                                # (b,) each
+    return grail_credit(s, mask, torch.stack([start, start, start, end], 1), *rest)
 
 
 def over_all_tokens(s, mask, spans, *rest):
     """grail_credit with mean and std over all tokens, as the release has them; those that follow
     the box have saliency 0, which flattens the others. From the box on nothing changes."""
     T = s.shape[1]
-    starts = torch.tensor([span[0] if span else T for span in spans], device=s.device)  # (b,)
-    before = torch.arange(T, device=s.device) < starts[:, None]                         # (b, T)
-    everywhere = grail_credit(s, mask, [span and (T, T, T, T) for span in spans], *rest)  # (b, T)
-    return torch.where(before, everywhere, grail_credit(s, mask, spans, *rest))
+    beyond = torch.where(spans >= 0, T, -1)                   # (b, 4)
+    everywhere = grail_credit(s, mask, beyond, *rest)         # (b, T)
+    return torch.where(before_answer(spans, T), everywhere,
+                       grail_credit(s, mask, spans, *rest))   # (b, T)
 
 
 # Name -> (script, its flags, the credit in place of grail.py's own if any).
@@ -60,9 +62,10 @@ ARMS = {
     "random": (grpo, "--reward random"),
 }
 ABLATIONS = {
-    "grail-predictor": (grail, "", functools.partial(grail.credit, alignment="predictor")),
-    "grail-all-tokens": (grail, "", functools.partial(grail.credit, weigh=over_all_tokens)),
-    "grail-no-boost": (grail, "", functools.partial(grail.credit, weigh=without_boost)),
+    "grail-predictor": (grail, "", functools.partial(
+        grail.credit, signal=released.gradient_activation)),
+    "grail-all-tokens": (grail, "", functools.partial(grail.credit, credit_fn=over_all_tokens)),
+    "grail-no-boost": (grail, "", functools.partial(grail.credit, credit_fn=without_boost)),
     "grail-correct": (grail, "--rows correct"), "grail-both": (grail, "--rows both"),
     # Of the embedded model's three blocks the middle one is the first: saliency.py counts 3 // 2.
     "grail-first": (grail, "--leaf first"), "grail-last": (grail, "--leaf last"),

@@ -187,7 +187,8 @@ def test_oar_g_by_recordings_is_oar_g():
         with torch.autocast("cuda", torch.bfloat16):
             forward = forward_pass(model if compiled else plain, out, range(6), 1.0, compiled,
                                         texts=[], rewards=None, advantages=None, tokenizer=None)
-        found.append(saliency.input_gradient(forward, [(6, 7, 8, 9)] * 6, draws=1, sigma=0.02))
+        found.append(saliency.input_gradient(
+            forward, torch.tensor([(6, 7, 8, 9)] * 6), draws=1, sigma=0.02))
     plain, recorded = found
     assert (plain[:, :6].amax(1) > 0).all() and (plain[:, 6:] == 0).all()
     assert (recorded - plain).norm() / plain.norm() < 0.15  # bf16 and fp32 are 0.03 apart

@@ -8,6 +8,7 @@ from test_grpo import gradients, made
 
 import delta
 import grpo
+import released
 from delta import delta_weights, head_row, lm_head
 from engine.errors import BadInput
 from logprobs import forward_pass
@@ -21,15 +22,15 @@ D1 = [[.967766, 1.051798, 1.144490], [.967766, 1.141393, 0], [.977958, 1.043725,
       [.778239, .778239, 0]]
 
 
-def weights(hidden=H, advantages=A, mask=MASK, **options):
-    return delta_weights(*head_row(hidden, P.log()), advantages, mask, **options)
+def weights(hidden=H, advantages=A, mask=MASK, credit_fn=released.delta_weights, **options):
+    return credit_fn(*head_row(hidden, P.log(), mask), advantages, mask, **options)
 
 
 # ------------------------------------------------------------------ by hand
 
 
 def test_released_weights_of_case_d1():
-    w, fell_back = weights(zero="low", fall_back=False)
+    w, fell_back = weights()
     close(w, D1, 1e-6)
     close(A[:, None] * w, [[.967766, 1.051798, 1.144490], [.483883, .570697, 0],
                            [-.977958, -1.043725, -1.148625], [0, 0, 0]], 1e-6)
@@ -37,20 +38,20 @@ def test_released_weights_of_case_d1():
 
 
 @pytest.mark.parametrize("options, row, factor", [
-    (dict(zero="low", fresh=True), [.975753, 1.044908, 1.137469], .979815),
-    (dict(zero="low", refinements=0), [.976334, 1.045329, 1.137624], .979727),
-    (dict(zero="low", refinements=2), [.974998, 1.044759, 1.137709], None),
-    (dict(zero="exclude"), [.916931, .996549, 1.084372], .921699),
+    (dict(fresh=True), [.975753, 1.044908, 1.137469], .979815),
+    (dict(refinements=0), [.976334, 1.045329, 1.137624], .979727),
+    (dict(refinements=2), [.974998, 1.044759, 1.137709], None),
+    (dict(credit_fn=delta_weights), [.916931, .996549, 1.084372], None),
     (dict(zero="one"), [.931519, 1.012404, 1.101624], .936363)])
 def test_variants_of_case_d1(options, row, factor):
     """gamma lags by one refinement, and what completions of A = 0 do to the mean moves everyone."""
     w, _ = weights(**options)
     close(w[0], row, 1e-6)
-    if factor and options["zero"] == "low":
+    if factor and "zero" not in options:
         close(w[3, :2], [.8 * factor] * 2, 1e-6)
-    if options["zero"] == "one":
+    if "zero" in options:
         close(w[3, :2], [factor] * 2, 1e-6)
-    if options["zero"] == "exclude":
+    if "credit_fn" in options:
         close(w[3], [1, 1, 0], 0)  # no gradient, so no matter; and the others keep mean 1
         assert abs(float(w[:3][MASK[:3]].mean()) - 1) < 1e-6
     else:
@@ -61,9 +62,9 @@ def test_one_side_alone_falls_back_to_ones():
     """D2: the released arithmetic takes the zero vector for the missing mean and reweights all the
     same, by up to 26 %."""
     for advantages in (torch.tensor([1., .5, 0, 0]), torch.tensor([-1., -.5, 0, 0])):
-        w, fell_back = weights(advantages=advantages)
+        w, fell_back = weights(advantages=advantages, credit_fn=delta_weights)
         assert fell_back and torch.equal(w, MASK.float())
-    w, fell_back = weights(advantages=torch.tensor([1., .5, 0, 0]), zero="low", fall_back=False)
+    w, fell_back = weights(advantages=torch.tensor([1., .5, 0, 0]))
     close(w[0], [1.003401, 1.116576, 1.257574], 1e-6)
     close(w[3, :2], [.871699] * 2, 1e-6)
     assert not fell_back
@@ -72,15 +73,16 @@ def test_one_side_alone_falls_back_to_ones():
 def test_identical_sides_get_one():
     """D3: all margins are 0 and gamma sits on its floor: alpha = .5, no division by nothing."""
     hidden = H[:1].expand(2, 3, 2)
-    w, _ = delta_weights(*head_row(hidden, P[:1].expand(2, 3).log()), torch.tensor([1., -1.]),
-                         torch.ones(2, 3, dtype=torch.bool))
+    mask = torch.ones(2, 3, dtype=torch.bool)
+    w, _ = delta_weights(*head_row(hidden, P[:1].expand(2, 3).log(), mask),
+                         torch.tensor([1., -1.]), mask)
     close(w, [[1.] * 3] * 2, 1e-6)
 
 
 def test_the_loss_of_case_d4():
     """Weighting the surrogate is the same as weighting the advantage, for weights are positive."""
     ratio = torch.tensor([[1.5, 1, 1], [1, .9, 1], [.5, 1, 1.3], [1, 1, 1]]).double()
-    w, _ = weights(zero="low", fall_back=False)
+    w, _ = weights()
     scale = grpo.token_scale(MASK, "token", 3)
 
     def loss(w):
@@ -100,12 +102,12 @@ def test_the_stand_in_forgets_which_token_it_was():
     head = torch.nn.Linear(2, 3, bias=False)
     head.weight.data = U
     hidden = torch.tensor([[[1., .5], [1., .5]]])
-    ids = torch.tensor([[0, 1]])
+    ids, mask = torch.tensor([[0, 1]]), torch.ones(1, 2, dtype=torch.bool)
     pi = (hidden[0, 0] @ U.T).softmax(-1)
     close(pi, [.546549, .331499, .121952], 1e-6)
     for (centroid, inner), product, norms in (
-            (lm_head(hidden, head, ids), -.568210, (.412977, .950603)),
-            (head_row(hidden, pi[:2][None].log()), .378915, (.257022, .558617))):
+            (lm_head(hidden, head, ids, mask), -.568210, (.412977, .950603)),
+            (head_row(hidden, pi[:2][None].log(), mask), .378915, (.257022, .558617))):
         alone = [centroid(torch.eye(2).double()[[i]]) for i in (0, 1)]
         close([inner(alone[0])[0, 1], inner(alone[1])[0, 0]], [product] * 2, 1e-6)
         close([inner(alone[i])[0, i] for i in (0, 1)], norms, 1e-6)
@@ -159,10 +161,10 @@ def test_one_product_a_token_replaces_all_distances(K):
     mask = torch.arange(5) < torch.tensor([5, 3, 4, 1, 5, 2])[:, None]
     v = (1 - logprobs.exp())[..., None] * hidden
     expected = by_distances(v, advantages, mask, K)
-    found, _ = delta_weights(*head_row(hidden, logprobs), advantages, mask, K)
+    found, _ = delta_weights(*head_row(hidden, logprobs, mask), advantages, mask, K)
     counted = mask & (advantages != 0)[:, None]
     torch.testing.assert_close(found * counted, expected, atol=1e-6, rtol=0)
-    thrice, _ = delta_weights(*head_row(3 * hidden, logprobs), advantages, mask, K)
+    thrice, _ = delta_weights(*head_row(3 * hidden, logprobs, mask), advantages, mask, K)
     torch.testing.assert_close(thrice, found)  # a factor such as 1 / temperature cancels
 
 
@@ -181,7 +183,7 @@ def test_the_exact_variant_is_the_gradient_of_the_head(temperature):
     advantages = torch.tensor([.5, -.25])
     expected = by_distances(v, advantages, mask, 1)
     with torch.no_grad():
-        geometry = lm_head(forward.hidden, forward.head, forward.completion_ids, temperature)
+        geometry = lm_head(forward.hidden, forward.head, forward.completion_ids, mask, temperature)
         found, _ = delta_weights(*geometry, advantages, mask)
     torch.testing.assert_close(found, expected, atol=2e-4, rtol=0)
     assert found[mask].std() > .01
@@ -217,8 +219,9 @@ def test_the_loop_uses_the_weights_of_the_whole_batch(gradient):
     with torch.no_grad():
         forward = forward_pass(model, out, torch.arange(12), 1.0, texts=[], rewards=None,
                                     advantages=None, tokenizer=None)
-        geometry = (head_row(forward.hidden, forward.logprobs) if gradient == "head-row" else
-                    lm_head(forward.hidden, forward.head, forward.completion_ids))
+        mask = out.completion_mask
+        geometry = (head_row(forward.hidden, forward.logprobs, mask) if gradient == "head-row" else
+                    lm_head(forward.hidden, forward.head, forward.completion_ids, mask))
         expected, _ = delta_weights(*geometry, grpo.group_advantages(rewards).flatten(),
                                     out.completion_mask)
     torch.testing.assert_close(w, expected, atol=1e-4, rtol=0)
@@ -256,7 +259,7 @@ def test_an_empty_range_is_grpo():
 
     def flat(forwards, advantages, mask):
         list(forwards)
-        w, _ = delta_weights(*head_row(torch.randn(*mask.shape, 4), torch.zeros(mask.shape) - 1),
+        w, _ = delta_weights(*head_row(torch.randn(*mask.shape, 4), -torch.ones(mask.shape), mask),
                              advantages, mask, low=1.0, high=1.0)
         return lambda forward: w[forward.rows, :forward.logprobs.shape[1]]
 

@@ -1,6 +1,6 @@
 """GRAIL against the authors' released code, cases derived by hand, and finite differences.
 
-The expected values under `as_released` were obtained by running the released functions
+The expected values of released.py were obtained by running the released functions
 (declare-lab/grail, commit 749aa4c); they are facts about that code, not output of ours.
 """
 import dataclasses
@@ -12,10 +12,11 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 import grpo
+import released
 from grail import credit, grail_credit
 from logprobs import forward_pass
 from rollout import Rollouts
-from saliency import answer_span, gradient_activation
+from saliency import NO_BOX, answer_span, answer_spans, before_answer, gradient_activation
 
 
 class Characters:
@@ -29,13 +30,18 @@ def ids_of(text, eos=True):
     return [ord(c) for c in text] + [1] * eos
 
 
-def released(text, s, A, rows="wrong", eos=True, mask=None, dtype=torch.float64, **options):
-    """Weights of one row under as_released, found through the span finder."""
+def boxes(*spans):
+    """Spans, or None for a row without a box, as the tensor (b, 4) that our functions take."""
+    return torch.tensor([span or NO_BOX for span in spans])
+
+
+def as_released(text, s, A, rows="wrong", eos=True, mask=None, dtype=torch.float64, **options):
+    """Weights of one row by released.py, found through the span finder."""
     ids = ids_of(text, eos)
     s = torch.tensor([s], dtype=dtype)
     mask = torch.ones(1, len(ids), dtype=torch.bool) if mask is None else mask
-    span = answer_span(Characters(), ids, text, "first")
-    return grail_credit(s, mask, [span], torch.tensor([A]), rows, as_released=True, **options)[0]
+    span = boxes(answer_span(Characters(), ids, text, "first"))
+    return released.grail_credit(s, mask, span, torch.tensor([A]), rows, **options)[0]
 
 
 def close(actual, expected, tolerance=1e-5):
@@ -75,6 +81,18 @@ def test_the_box_is_found_on_the_sampled_ids(pieces, expected):
     assert answer_span(tokenizer, ids, tokenizer.decode(ids)) == expected
 
 
+def test_spans_of_a_batch_and_the_tokens_before_them():
+    """Row 1 has no box: -1 four times, and no token stands before it."""
+    texts = [r"ab=\boxed{1}=\boxed{2}", "no box", r"\boxed{}"]
+    forward = SimpleNamespace(tokenizer=Characters(), texts=texts,
+                              sampled=[ids_of(text, False) for text in texts])
+    spans = answer_spans(forward)
+    assert spans.tolist() == [[13, 20, 21, 22], [-1] * 4, [0, 7, 7, 8]]
+    assert answer_spans(forward, "first")[0].tolist() == [3, 10, 11, 12]
+    assert before_answer(spans, 20).sum(1).tolist() == [13, 0, 0]
+    assert before_answer(spans, 20)[0, :13].all() and before_answer(spans, 5).sum() == 5
+
+
 # ------------------------------------------------------------------ the pure map, no box in the way
 
 
@@ -89,8 +107,9 @@ def test_released_map_from_saliency_to_weight(s, expected):
     """Population std, 1e-8 inside the log, 1e-8 inside the root: each one moves these digits."""
     # A box beyond the row: every token is reasoning, as in a map without overrides.
     n = len(s)
-    w = grail_credit(torch.tensor([s], dtype=torch.float64), torch.ones(1, n, dtype=torch.bool),
-                     [(n, n, n, n)], torch.tensor([-1.0]), as_released=True)[0]
+    w = released.grail_credit(torch.tensor([s], dtype=torch.float64),
+                              torch.ones(1, n, dtype=torch.bool), boxes((n, n, n, n)),
+                              torch.tensor([-1.0]))[0]
     close(w[list(expected)], list(expected.values()))
 
 
@@ -106,11 +125,11 @@ G1 = [1.099501, 1.167768, 1.236034, 1.304301] + BOX + [1, 1, 1]
     (0., "correct", [1] * 4 + BOX + [1] * 3), (.5, "both", G1), (.5, "correct", G1)])
 def test_released_overrides_by_side(A, rows, expected):
     """The release boosts the box's content in every row, also in those that `rows` leaves out."""
-    close(released(TEXT, CASE_B, A, rows), expected)
+    close(as_released(TEXT, CASE_B, A, rows), expected)
 
 
 def test_released_statistics_of_case_g1():
-    w = released(TEXT, CASE_B, -.5)
+    w = as_released(TEXT, CASE_B, -.5)
     close([w.mean(), w.std()], [1.320507, 1.022793])
 
 
@@ -129,7 +148,7 @@ def test_released_formats(text, s, eos, expected):
     """No box, an unclosed or empty one, a long tail (which flattens all), two boxes (the first
     counts)."""
     s = s + [0] * (len(text) + eos - len(s))
-    w = released(text, s, -.5, eos=eos)
+    w = as_released(text, s, -.5, eos=eos)
     if expected is None:
         close(w[4:], [1] * 8)
     else:
@@ -143,18 +162,18 @@ def test_released_batch_with_padding_and_a_masked_row():
     mask = torch.tensor([[t < len(row) for t in range(15)] for row in ids])
     spans = [answer_span(Characters(), row, Characters().decode(row), "first") for row in ids]
     s = torch.tensor([CASE_B] * 3, dtype=torch.float64) * mask
-    w = grail_credit(s, mask, spans, torch.full((3,), -.5), as_released=True)
+    w = released.grail_credit(s, mask, boxes(*spans), torch.full((3,), -.5))
     close(w, [G1, [1] * 12 + [0] * 3, [1] * 2 + [0] * 13])
     masked = torch.zeros(1, 15, dtype=torch.bool)
-    close(released(TEXT, CASE_B, -.5, mask=masked), [0] * 4 + BOX + [1, 0, 0])
+    close(as_released(TEXT, CASE_B, -.5, mask=masked), [0] * 4 + BOX + [1, 0, 0])
 
 
 def test_released_other_constants_and_bad_ones():
-    close(released(TEXT, CASE_B, -.5, w_std=1., w_min=.1, w_max=2.),
+    close(as_released(TEXT, CASE_B, -.5, w_std=1., w_min=.1, w_max=2.),
           [1.199003, 1.335535, 1.472068, 1.608601] + [1] * 7 + [2, 1, 1, 1])
     for options in ({"w_std": 0}, {"w_std": None}, {"rows": "all"}):
         with pytest.raises(ValueError):
-            released(TEXT, CASE_B, -.5, **options)
+            as_released(TEXT, CASE_B, -.5, **options)
 
 
 # ------------------------------------------------------------------ the clean default, by hand
@@ -164,7 +183,7 @@ def clean(text, s, A, rows="wrong", eos=True):
     ids = ids_of(text, eos)
     mask = torch.ones(1, len(ids), dtype=torch.bool)
     return grail_credit(torch.tensor([s], dtype=torch.float64), mask,
-                        [answer_span(Characters(), ids, text)], torch.tensor([A]), rows)[0]
+                        boxes(answer_span(Characters(), ids, text)), torch.tensor([A]), rows)[0]
 
 
 def test_clean_weights_by_hand():
@@ -199,26 +218,37 @@ def test_clean_falls_back_to_ones(text):
     assert (clean(text, [.1] * (len(text) + 1), -1.) == 1).all()
 
 
+def test_clean_refuses_an_unknown_side():
+    with pytest.raises(ValueError, match="rows='all'"):
+        clean(TEXT, [.1] * 15, -1., "all")
+
+
 def test_clean_equal_saliencies_give_exactly_one():
     """In fp32 the rounding of the mean, divided by a std of 1e-4, is worth 0.002."""
     s = torch.full((1, 15), .05)
     mask = torch.ones(1, 15, dtype=torch.bool)
-    w = grail_credit(s, mask, [(4, 11, 12, 13)], torch.tensor([-1.]))
+    w = grail_credit(s, mask, boxes((4, 11, 12, 13)), torch.tensor([-1.]))
     assert (w[0, :4] == 1).all()
 
 
 # ------------------------------------------------------------------ saliency by hand
 
 
-def toy_forward(temperature=1.0):
-    """H = 2, V = 6, hidden state = running mean of embeddings: its gradient is a closed form."""
+def toy_forward(temperature=1.0, padding=None):
+    """H = 2, V = 6, hidden state = running mean of embeddings: its gradient is a closed form.
+
+    padding: what to put in place of the embeddings of row 1's padding.
+    """
     table = torch.tensor([[1, 0], [0, 1], [1, 1], [2, -1], [-1, 1], [.5, .5]]).double()  # (V, H)
     head = torch.nn.Linear(2, 6, bias=False, dtype=torch.float64)
     head.weight.data = torch.tensor(
         [[1, 0], [0, 1], [1, -1], [.5, .5], [-1, 0], [0, -1]]).double()  # (V, H)
     ids = torch.tensor([[0, 1, 2, 3, 4, 5, 1, 0], [5, 3, 1, 1, 2, 4, 0, 0]])    # (b, P + T)
     mask = torch.tensor([[1] * 6, [1, 1, 1, 1, 0, 0]]).bool()                   # (b, T)
-    embeddings = table[ids].requires_grad_()                                    # (b, P + T, H)
+    embeddings = table[ids]                                                     # (b, P + T, H)
+    if padding is not None:
+        embeddings[1, 6:] = padding
+    embeddings.requires_grad_()
     hidden = embeddings.cumsum(1) / torch.arange(1, 9).double()[None, :, None]  # (b, P + T, H)
     return SimpleNamespace(
         embeddings=embeddings, hidden_states=(embeddings, hidden), hidden=hidden[:, 1:-1],
@@ -227,7 +257,7 @@ def toy_forward(temperature=1.0):
         completion_ids=ids[:, 2:], completion_mask=mask)
 
 
-SPANS = [(2, 3, 4, 5), (1, 2, 3, 4)]
+SPANS = boxes((2, 3, 4, 5), (1, 2, 3, 4))
 
 
 @pytest.mark.parametrize("temperature, saliencies, weights", [
@@ -239,9 +269,9 @@ SPANS = [(2, 3, 4, 5), (1, 2, 3, 4)]
      [[1.11723, 1.29236, 1, 5, 1, 1], [1.61269, 1, 5, 1, 0, 0]])])
 def test_released_toy_end_to_end(temperature, saliencies, weights):
     forward = toy_forward(temperature)
-    s = gradient_activation(forward, SPANS, alignment="predictor")
+    s = released.gradient_activation(forward, SPANS)
     close(s, saliencies)
-    w = grail_credit(s, forward.completion_mask, SPANS, torch.tensor([-.5, -.25]), as_released=True)
+    w = released.grail_credit(s, forward.completion_mask, SPANS, torch.tensor([-.5, -.25]))
     close(w, weights)
 
 
@@ -250,10 +280,10 @@ def test_toy_saliency_is_the_closed_form():
     head^T (softmax - onehot a) / (q + 1)."""
     forward = toy_forward()
     E, W = forward.embeddings.detach(), forward.head.weight.detach()
-    for alignment, shift in (("own", 2), ("predictor", 1)):
-        s = gradient_activation(forward, SPANS, alignment=alignment)
+    for signal, shift in ((gradient_activation, 2), (released.gradient_activation, 1)):
+        s = signal(forward, SPANS)
         expected = torch.zeros(2, 6)
-        for b, (start, _, _, end) in enumerate(SPANS):
+        for b, (start, _, _, end) in enumerate(SPANS.tolist()):
             for t in range(6):
                 g = torch.zeros(2, dtype=torch.float64)
                 for a in range(start, end):
@@ -267,9 +297,10 @@ def test_toy_saliency_is_the_closed_form():
 
 
 def test_rows_without_a_box_have_no_saliency_and_change_no_other_row():
-    s = gradient_activation(toy_forward(), [SPANS[0], None], alignment="predictor")
+    s = released.gradient_activation(toy_forward(), boxes((2, 3, 4, 5), None))
     close(s, [[.0375964, .562162, 1.12244, .17246, .0858967, 0], [0] * 6])
-    assert (gradient_activation(toy_forward(), [None, None]) == 0).all()
+    for signal in (gradient_activation, released.gradient_activation):
+        assert (signal(toy_forward(), boxes(None, None)) == 0).all()
 
 
 # ------------------------------------------------------------------ a Qwen3 of known parameters
@@ -304,7 +335,7 @@ def known_forward(model):
                              advantages=None, tokenizer=None)
 
 
-T2_SPANS = [(5, 7, 8, 9), (4, 5, 6, 7)]
+T2_SPANS = boxes((5, 7, 8, 9), (4, 5, 6, 7))
 T2_LOGPROBS = [
     [-3.37441, -2.86173, -3.72185, -4.19225, -3.14754, -3.72694, -2.9369, -4.26636, -3.21556,
      -2.58344],
@@ -324,11 +355,10 @@ T2_WEIGHTS = {
 def test_released_qwen3_logprobs_saliency_and_weights():
     forward = known_forward(known_qwen3())
     close(forward.logprobs, T2_LOGPROBS, 2e-4)
-    close(gradient_activation(forward, T2_SPANS, alignment="predictor"), T2_SALIENCY, 2e-4)
+    close(released.gradient_activation(forward, T2_SPANS), T2_SALIENCY, 2e-4)
     for leaf, expected in {**T2_WEIGHTS, "middle": T2_WEIGHTS["first"]}.items():
-        s = gradient_activation(forward, T2_SPANS, leaf, "predictor")
-        w = grail_credit(s, forward.completion_mask, T2_SPANS, torch.tensor([-1., -1.]),
-                         as_released=True)
+        s = released.gradient_activation(forward, T2_SPANS, leaf)
+        w = released.grail_credit(s, forward.completion_mask, T2_SPANS, torch.tensor([-1., -1.]))
         close(w, expected, 2e-4)
 
 
@@ -348,8 +378,8 @@ def test_released_loss_and_gradient_norms(rows, factors, loss, divide, value, he
     A = torch.tensor([-.25, .75])
     weights = torch.ones(2, 10)
     if rows:
-        s = gradient_activation(forward, T2_SPANS, alignment="predictor")
-        weights = grail_credit(s, forward.completion_mask, T2_SPANS, A, rows, as_released=True)
+        s = released.gradient_activation(forward, T2_SPANS)
+        weights = released.grail_credit(s, forward.completion_mask, T2_SPANS, A, rows)
     assert all(p.grad is None for p in model.parameters()) and not weights.requires_grad
     drift = torch.tensor([.3, -.3, .1, -.1, 0.] * 2)
     ratio = (forward.logprobs - (forward.logprobs.detach() + drift)).exp()
@@ -363,10 +393,12 @@ def test_released_loss_and_gradient_norms(rows, factors, loss, divide, value, he
     close(norms, [head_norm, embedding_norm], 2e-5 if divide == 8 else 2e-4)
 
 
-@pytest.mark.parametrize("as_released, span, alignment", [
-    (False, (6, 7, 8, 9), "own"), (True, (2, 3, 4, 5), "predictor")])
+@pytest.mark.parametrize("as_released, span, signal, credit_fn", [
+    (False, (6, 7, 8, 9), gradient_activation, grail_credit),
+    (True, (2, 3, 4, 5), released.gradient_activation, released.grail_credit)])
 @pytest.mark.parametrize("leaf, rows", [("embeddings", "wrong"), ("first", "both")])
-def test_credit_asks_about_the_box_that_the_mode_promises(as_released, span, alignment, leaf, rows):
+def test_credit_asks_about_the_box_that_the_mode_promises(as_released, span, signal, credit_fn,
+                                                          leaf, rows):
     """`credit` only wires the parts together, and a swapped wire still gives plausible weights."""
     pieces = [b"", None, b"so ", b"then ", rb"\boxed{", b"7", b"}", b"8", b"."]
     ids = torch.tensor([[2, 3, 4, 5, 6, 3, 4, 7, 6, 1], [3, 2, 4, 7, 6, 2, 4, 5, 6, 1]])
@@ -376,8 +408,8 @@ def test_credit_asks_about_the_box_that_the_mode_promises(as_released, span, ali
     forward = forward_pass(
         known_qwen3(), rollouts, torch.arange(2), 1.0, tokenizer=tokenizer, rewards=None,
         advantages=A, texts=[tokenizer.decode(row) for row in ids.tolist()])
-    s = gradient_activation(forward, [span, span], leaf, alignment)
-    expected = grail_credit(s, forward.completion_mask, [span, span], A, rows, as_released)
+    s = signal(forward, boxes(span, span), leaf)
+    expected = credit_fn(s, forward.completion_mask, boxes(span, span), A, rows)
     config = SimpleNamespace(as_released=as_released, leaf=leaf, rows=rows)
     torch.testing.assert_close(credit(config)(forward), expected, atol=1e-5, rtol=0)
     assert (expected[0] == 5).any()

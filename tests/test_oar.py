@@ -4,6 +4,7 @@ The cases R, B, M, K, P and G were computed by hand or in NumPy from the publish
 cases O by running the functions of declare-lab/grail (commit 749aa4c).
 """
 import dataclasses
+import functools
 import json
 import math
 import sys
@@ -12,26 +13,26 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from test_grail import Pieces, close, known_forward, known_qwen3, known_rollouts
+from test_grail import Pieces, boxes, close, known_forward, known_qwen3, known_rollouts
 from test_rollout import CONFIGS, tiny
 
 import oar
+import released
 import saliency
-from engine import seeds
+from engine import perturb, seeds
 from engine.errors import BadInput
+from logprobs import forward_pass
 from oar import oar_credit
-from saliency import (
-    answer_shift,
-    effective_sample_size_ratio,
-    input_gradient,
-    perturbation,
-    top_mass,
-)
+from saliency import answer_shift, effective_sample_size_ratio, input_gradient, top_mass
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 import fidelity
 
-from logprobs import forward_pass
+
+def perturbation(forward, spans, outcome="mean", replace="pad", chunk=0):
+    """OAR-P as oar.py runs it."""
+    shift = functools.partial(answer_shift, outcome=outcome)
+    return perturb.perturbation(forward, spans, shift, replace, chunk)
 
 
 def reshape(s, q=.25, beta=1., reproduced=False, scored=None, log=False):
@@ -40,7 +41,8 @@ def reshape(s, q=.25, beta=1., reproduced=False, scored=None, log=False):
     s = s.expm1() if log else s
     mask = torch.ones(s.shape, dtype=torch.bool)
     scored = mask if scored is None else torch.tensor([scored])
-    w, fell_back = oar_credit(s, scored, mask, q=q, beta=beta, reproduced=reproduced)
+    credit_fn = released.oar_credit if reproduced else oar_credit
+    w, fell_back = credit_fn(s, scored, mask, q=q, beta=beta)
     return w[0].double(), bool(fell_back)
 
 
@@ -225,11 +227,18 @@ def test_reproduction_weights(s, scored, settings, expected):
     close(w, expected)
 
 
+def test_the_reproduction_divides_by_almost_nothing():
+    """Signals of one and two steps of float32 beside a huge one: the threshold is 1.2e-8, and half
+    of it must weigh .5. With 1e-8 under the division it would weigh .27."""
+    w, _ = reshape([0, 2**-23, 2**-22, math.exp(20)], .5, 2., reproduced=True)
+    close(w, [4 * x / 4.6 for x in (.1, .5, 1, 3)], 1e-4)
+
+
 def test_reproduction_padding_and_masked_rows():
     """O2, O6: padding gets 0 and changes nothing; a row that is all masked gives zeros, no NaN."""
     s = torch.tensor([list(range(13)) + [0.] * 5] * 2)
     mask = torch.tensor([[True] * 15 + [False] * 3, [False] * 18])
-    w, _ = oar_credit(s, mask, mask, q=.4, beta=2., reproduced=True)
+    w, _ = released.oar_credit(s, mask, mask)
     close(w[0, :3], [.0697407, .300357, .476054])
     assert (w[0, 15:] == 0).all() and (w[1] == 0).all()
 
@@ -324,7 +333,7 @@ def test_one_draw_on_a_linear_outcome(noise, scores, weights, monkeypatch):
     """G1 and G1a to G1d: the clean embedding multiplies, the scale of the noise cancels, no noise
     says nothing, and a draw whose effects cancel misses what matters."""
     with_noise(monkeypatch, noise)
-    s = input_gradient(linear_forward(1), [(3, 4, 5, 6)], draws=1)
+    s = input_gradient(linear_forward(1), boxes((3, 4, 5, 6)), draws=1)
     close(s[0, :3], scores, 2e-9)
     close(s[0, 3:], [0] * 4)
     close(reshape(s[0, :3].tolist())[0], weights, 2e-6)
@@ -334,7 +343,7 @@ def test_the_reproduction_scores_the_position_before_with_the_noisy_embedding(mo
     """G1 once more: here the three embeddings stand one place earlier, the first in the prompt."""
     with_noise(monkeypatch, NOISE)
     forward = linear_forward(0)
-    s = input_gradient(forward, [(3, 4, 5, 6)], draws=1, reproduced=True)
+    s = released.input_gradient(forward, boxes((3, 4, 5, 6)))
     # Several positions predict the box and all have the same logits: their mean is G1's.
     close(s[0, :3], [7.83684e-4, 1.223162e-3, 0], 2e-9)
 
@@ -346,7 +355,7 @@ def test_the_kl_of_case_g1():
 
 # ------------------------------------------------------------------ both signals on real models
 
-SPANS = [(5, 6, 8, 9), (4, 5, 6, 7)]
+SPANS = boxes((5, 6, 8, 9), (4, 5, 6, 7))
 
 
 def oar_forward(model):
@@ -378,7 +387,7 @@ def test_perturbation_is_the_definition(outcome, chunk, replace):
     model = known_qwen3().double()
     found = perturbation(oar_forward(model), SPANS, outcome, replace, chunk)
     expected = torch.zeros(2, 10)
-    for row, span in enumerate(SPANS):
+    for row, span in enumerate(SPANS.tolist()):
         E = row_embeddings(model, row)
         first = 3 if row == 0 else 4
         ids = known_rollouts().completion_ids[row, span[1]:span[2]]
@@ -390,6 +399,8 @@ def test_perturbation_is_the_definition(outcome, chunk, replace):
             expected[row, t] = answer_shift(clean, answer_logits(model, changed, row, span), ids,
                                             outcome)
     torch.testing.assert_close(found, expected, atol=1e-9, rtol=1e-5)
+    naive = saliency.perturbation(oar_forward(model), SPANS, outcome, replace)
+    torch.testing.assert_close(found, naive, atol=1e-9, rtol=1e-5)
     assert (found[:, :4].abs() > 1e-6).all()
 
 
@@ -402,7 +413,7 @@ def test_perturbation_on_every_architecture(architecture):
                                 advantages=None, tokenizer=SimpleNamespace(pad_token_id=9))
     found = perturbation(forward, SPANS, chunk=3)
     ids = torch.cat([rollouts.prompt_ids[1], rollouts.completion_ids[1]])[None]
-    start, content, close_, _ = SPANS[1]
+    start, content, close_, _ = SPANS[1].tolist()
     with torch.no_grad():
         for t in range(start):
             changed = ids.clone()
@@ -425,7 +436,7 @@ def test_rows_of_one_prompt_share_its_cache_and_nothing_else():
     def of(*rows):
         forward = forward_pass(model, known, list(rows), 1.0, texts=[], rewards=None,
                                     advantages=None, tokenizer=SimpleNamespace(pad_token_id=9))
-        return perturbation(forward, [[*SPANS, SPANS[1]][row] for row in rows], chunk=3)
+        return perturbation(forward, SPANS[[0, 1, 1]][list(rows)], chunk=3)
 
     seen = []
     hook = model.model.layers[0].register_forward_hook(
@@ -451,7 +462,7 @@ def test_perturbation_computes_half_the_tokens_and_holds_one_chunk():
     seen = []
     hook = model.model.layers[0].register_forward_hook(
         lambda module, args, out: seen.append(tuple(args[0].shape[:2])))
-    perturbation(forward, [(80, 83, 85, 86)], chunk=chunk)
+    perturbation(forward, boxes((80, 83, 85, 86)), chunk=chunk)
     hook.remove()
     assert max(rows for rows, _ in seen) == chunk
     assert sum(rows * tokens for rows, tokens in seen) < .65 * 80 * 88
@@ -463,7 +474,7 @@ def test_one_draw_is_a_hessian_vector_product():
     model = known_qwen3().double()
     model.set_attn_implementation("eager")  # the fused one cannot be differentiated twice
     found = input_gradient(oar_forward(model), SPANS, draws=1, sigma=3e-5, seed=5)
-    for row, span in enumerate(SPANS):
+    for row, span in enumerate(SPANS.tolist()):
         E, first = row_embeddings(model, row), 3 if row == 0 else 4
         with torch.no_grad():
             clean = answer_logits(model, E, row, span)
@@ -481,18 +492,19 @@ def test_one_draw_is_a_hessian_vector_product():
         assert (found[row, span[0]:] == 0).all() and expected.min() > 0
 
 
-@pytest.mark.parametrize("reproduced", [False, True])
-def test_noise_does_not_depend_on_batch_padding_or_order(reproduced):
+@pytest.mark.parametrize("signal", [functools.partial(input_gradient, draws=2),
+                                    released.input_gradient])
+def test_noise_does_not_depend_on_batch_padding_or_order(signal):
     """Noise from a shared stream changes with every micro-batch, and a resumed run with it."""
     model = known_qwen3()
-    together = input_gradient(oar_forward(model), SPANS, draws=2, reproduced=reproduced)
+    together = signal(oar_forward(model), SPANS)
     for row in (0, 1):
         torch.manual_seed(row)
         forward = forward_pass(model, known_rollouts(), torch.tensor([row]), 1.0, texts=[],
                                     rewards=None, advantages=None, tokenizer=None)
-        alone = input_gradient(forward, [SPANS[row]], draws=2, reproduced=reproduced)[0]
+        alone = signal(forward, SPANS[[row]])[0]
         torch.testing.assert_close(alone, together[row, :len(alone)], rtol=1e-2, atol=1e-9)
-    other = input_gradient(oar_forward(model), SPANS, draws=2, seed=1, reproduced=reproduced)
+    other = signal(oar_forward(model), SPANS, seed=1)
     assert not torch.allclose(other, together, rtol=1e-2)
 
 
@@ -517,16 +529,19 @@ def test_without_noise_there_is_no_signal():
     assert (s == 0).all()
 
 
-@pytest.mark.parametrize("signal", [input_gradient, perturbation])
+@pytest.mark.parametrize("signal", [input_gradient, perturbation, saliency.perturbation,
+                                    released.input_gradient])
 def test_rows_without_an_answer_are_skipped_and_change_no_other(signal):
     """No box, an empty box, nothing before the box."""
     forward = oar_forward(known_qwen3())
     both = signal(forward, SPANS)
-    alone = signal(forward, [None, SPANS[1]])
+    alone = signal(forward, boxes(None, (4, 5, 6, 7)))
     assert (alone[0] == 0).all()
     torch.testing.assert_close(alone[1], both[1], rtol=1e-2, atol=1e-9)
     for span in (None, (4, 6, 6, 7), (0, 1, 2, 3)):
-        assert (signal(forward, [span, None]) == 0).all()
+        if signal is released.input_gradient and span:
+            continue  # it asks about all of a box, the empty one's braces too
+        assert (signal(forward, boxes(span, None)) == 0).all()
 
 
 @pytest.mark.parametrize("signal", [input_gradient, perturbation])
@@ -593,16 +608,18 @@ def test_credit_asks_what_its_settings_promise(signal, as_released):
         known_qwen3().double(), rollouts, torch.arange(2), 1.0, tokenizer=tokenizer, rewards=None,
         advantages=A, texts=[tokenizer.decode(row) for row in ids.tolist()])
     first = as_released == "reproduction"
-    spans = [(2, 3, 4, 5) if first else (6, 7, 8, 9), None]  # row 1 has no gradient
+    spans = boxes((2, 3, 4, 5) if first else (6, 7, 8, 9), None)  # row 1 has no gradient
     own = as_released == "no"
-    if signal == "gradient":
+    if first:
+        s = released.input_gradient(forward, spans, seed=3)
+    elif signal == "gradient":
         s = input_gradient(forward, spans, 2 if own else 1, seed=3,
-                           outcome="each" if own else "mean", reproduced=first)
+                           outcome="each" if own else "mean")
     else:
         s = perturbation(forward, spans, *(("each", "mean") if own else ("first", "pad")))
     scored = torch.arange(10) < torch.tensor([[10 if first else 6], [0]])
-    tiers = dict(q=.4, beta=2., reproduced=True) if first else {}
-    expected, _ = oar_credit(s, scored, forward.completion_mask, **tiers)
+    credit_fn = released.oar_credit if first else oar_credit
+    expected, _ = credit_fn(s, scored, forward.completion_mask)
     found = oar.credit(settings(signal=signal, as_released=as_released))(forward)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     assert forward.metrics["fallback"].tolist() == [False, True]
@@ -633,7 +650,7 @@ def test_perturbation_ranks_the_closed_form_toy_exactly(seed):
     """With uniform attention and no MLP the influence of a token is a formula: OAR-P must give it,
     value by value."""
     forward, span, influence = fidelity.toy(seed)
-    s = perturbation(forward, [span])[0, :span[0]].double()
+    s = perturbation(forward, boxes(span))[0, :span[0]].double()
     torch.testing.assert_close(s, influence, rtol=1e-4, atol=1e-10)
     assert s.argsort().tolist() == influence.argsort().tolist()
     assert fidelity.spearman(s, influence) == 1
@@ -647,7 +664,8 @@ def test_a_norm_hides_first_order_influence_from_the_input_gradient():
         forward, span, influence = fidelity.toy(0, normed)
         assert influence.min() > 1e-3  # while every token does matter
         for sigma in (1e-3, 1e-4):
-            largest[normed, sigma] = float(input_gradient(forward, [span], sigma=sigma).max())
+            largest[normed, sigma] = float(input_gradient(
+                forward, boxes(span), sigma=sigma).max())
     assert largest[False, 1e-3] / largest[False, 1e-4] == pytest.approx(10, rel=.2)
     assert largest[True, 1e-3] / largest[True, 1e-4] == pytest.approx(100, rel=.2)
 

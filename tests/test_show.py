@@ -189,8 +189,8 @@ def test_z_is_grail_s_own():
     """One saliency of zero, equal ones, and grail.py's floor: 1 + z / 2 must be its weight."""
     for s in ([0.3, 0.1, 0.0, 0.2, 0.9], [0.2] * 5, [1e-9, 2e-9, 1e-9, 3e-9, 0.0]):
         on, span = torch.ones(1, 7).bool(), (5, 6, 6, 7)
-        w = grail.grail_credit(torch.tensor([s + [0.0] * 2]), on, [span], torch.tensor([-1.0]),
-                               w_min=-9)
+        w = grail.grail_credit(torch.tensor([s + [0.0] * 2]), on, torch.tensor([span]),
+                               torch.tensor([-1.0]), w_min=-9)
         z = show.z_scores(s + [0.0] * 2, 5)
         assert [1 + z_t / 2 for z_t in z[:5]] == pytest.approx(w[0, :5].tolist(), abs=1e-4)
 

@@ -23,9 +23,10 @@ import tables
 import grail
 import intervals
 import problems
+import released
 import saliency
-from engine.errors import BadInput
 from logprobs import forward_pass
+from problems import BadInput
 
 EVERY_ARM = [*arms.ARMS, *arms.ABLATIONS]
 
@@ -292,11 +293,10 @@ def credit_of(arm, forward):
 
 def place(forward):
     """(before, content) masks (b, T) of the boxes, and GRAIL's weights."""
-    spans = [saliency.answer_span(forward.tokenizer, ids, text)
-             for ids, text in zip(forward.sampled, forward.texts)]
+    spans = saliency.answer_spans(forward)
     t = torch.arange(forward.completion_mask.shape[1])
-    before = torch.stack([t < (span[0] if span else 999) for span in spans])
-    content = torch.stack([(t >= span[1]) & (t < span[2]) if span else t < 0 for span in spans])
+    before = (t < spans[:, :1]) | (spans[:, :1] < 0)
+    content = (t >= spans[:, 1:2]) & (t < spans[:, 2:3])
     return before, content, credit_of("grail", forward)
 
 
@@ -326,9 +326,9 @@ def test_statistics_over_all_tokens_by_hand(forward):
     changed = credit_of("grail-all-tokens", forward)
     torch.testing.assert_close(changed[3:], w[3:])
     torch.testing.assert_close(changed * ~before, w * ~before)
-    spans = [saliency.answer_span(forward.tokenizer, ids, text)
-             for ids, text in zip(forward.sampled[:3], forward.texts)]
-    s = saliency.gradient_activation(forward, spans + [None] * 3).double()
+    spans = saliency.answer_spans(forward)
+    spans[3:] = -1
+    s = saliency.gradient_activation(forward, spans).double()
     for i in range(3):
         n = len(forward.sampled[i])
         logs = (s[i, :n] + 1e-8 * s[i].max()).log()
@@ -342,9 +342,10 @@ def test_predictor_reads_one_position_before(forward):
     saliency; without the change they are GRAIL's, and the ablation would compare it with itself."""
     w, changed = place(forward)[2], credit_of("grail-predictor", forward)
     assert (w - changed).abs().max() > 0.05
-    spans = [saliency.answer_span(forward.tokenizer, ids, text)
-             for ids, text in zip(forward.sampled, forward.texts)]
-    s = saliency.gradient_activation(forward, spans[:3] + [None] * 3, alignment="predictor")
+    spans = saliency.answer_spans(forward)
+    wrong = spans.clone()
+    wrong[3:] = -1
+    s = released.gradient_activation(forward, wrong)
     expected = grail.grail_credit(s, forward.completion_mask, spans, forward.advantages)
     torch.testing.assert_close(changed, expected)
 

@@ -192,7 +192,7 @@ def test_delta_weights_are_those_of_our_own_loop(tmp_path):
             logprobs[i, mask[i]] = forward.logprobs[0]
             hidden.append(torch.zeros(mask.shape[1], forward.hidden.shape[2]))
             hidden[-1][mask[i]] = forward.hidden[0]
-    geometry = delta.head_row(hidden, logprobs)
+    geometry = delta.head_row(hidden, logprobs, mask)
     w, fell_back = delta.delta_weights(*geometry, batch["advantages"], mask)
     assert not fell_back and (w[mask] != 1).any()
     assert (weights - w)[mask].abs().max() < 1e-6
