@@ -9,10 +9,12 @@ them and not from the samples, which repeat a problem. The statistics above the 
 What we left out, on purpose: normal theory for large sets (the bootstrap needs none), Bayesian
 intervals, corrections for many comparisons: state how many you made.
 """
+import functools
 import json
 import math
 from pathlib import Path
 
+import mpmath  # comes with sympy
 import torch
 
 from problems import BadInput
@@ -35,10 +37,24 @@ def pass_at_k(correct, samples, k):
     return 1 - wrong.prod(-1)                                                        # (N,)
 
 
-def t_quantile(df):
-    """97.5 % point of Student's t, Cornish-Fisher series: 3 % low at df = 2, exact from 10 on."""
-    return (Z + (Z**3 + Z) / (4 * df) + (5 * Z**5 + 16 * Z**3 + 3 * Z) / (96 * df**2)
-            + (3 * Z**7 + 19 * Z**5 + 17 * Z**3 - 15 * Z) / (384 * df**3))
+def t_outside(t, df):
+    """P(|T| > t) of Student's t: the regularised incomplete beta function I_x(df / 2, 1 / 2).
+
+    x = df / (df + t^2), t >= 0, df >= 1 (floats or ints) -> float, to about 15 digits.
+    """
+    return float(mpmath.betainc(df / 2, 0.5, 0, df / (df + t * t), regularized=True))
+
+
+@functools.lru_cache
+def t_quantile(df, inside=0.95):
+    """The t with P(|T| <= t) = inside, 0 <= inside < 1, by bisection: 4.3027 at df = 2."""
+    low, high = 0.0, 2.0
+    while t_outside(high, df) > 1 - inside:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if t_outside(middle, df) > 1 - inside else (low, middle)
+    return high
 
 
 def bootstrap(values, sizes=None, resamples=2000):

@@ -8,6 +8,9 @@ token the mean of its completion, so that a completion pulls as hard as under GR
 it more than another (the mean over all shuffles). `random` asks if the verdict matters: a coin.
 `grail-rounding` is GRAIL with smaller micro-batches, so it should differ by rounding alone.
 
+The two arms of RECIPE train as the release of GRAIL does: the constant loss, four passes over each
+batch, truncated rows masked. From the second pass on the policy has moved, and the clip can act.
+
 What we left out, on purpose: shuffled OAR and DelTA (add a line), other orders of the same weights.
 """
 import functools
@@ -51,6 +54,10 @@ def over_all_tokens(s, mask, spans, *rest):
     return torch.where(before, everywhere, grail_credit(s, mask, spans, *rest))
 
 
+# How the release trains, GRPO as well as GRAIL. Two things of it stay out: its weights are computed
+# again in each pass, and its learning rate of 1e-6 is for a model 5,000 times as large.
+RECIPE = "--loss constant --inner 4 --mask-truncated"
+
 # Name -> (script, its flags, the credit in place of grail.py's own if any).
 ARMS = {
     "grpo": (grpo, ""), "grail": (grail, ""), "grail-released": (grail, "--as-released"),
@@ -58,6 +65,8 @@ ARMS = {
     "scrl": (scrl, ""), "grpo-std": (grpo, "--scale-by-std"),
     "shuffled": (grail, "--credit shuffled"), "level": (grail, "", level),
     "random": (grpo, "--reward random"),
+    "grpo-release-recipe": (grpo, RECIPE),
+    "grail-release-recipe": (grail, f"--as-released {RECIPE}"),
 }
 ABLATIONS = {
     "grail-predictor": (grail, "", functools.partial(grail.credit, alignment="predictor")),
