@@ -125,7 +125,7 @@ def grade(batch, rollouts, samples, name):
 def summarise(records, ks=(1,)):
     """The dict of `evaluate` from N lists of n records."""
     def grid(column):  # (N, n)
-        return torch.tensor([[float(r[column]) for r in rows] for rows in records]).double()
+        return torch.tensor([[r[column] for r in rows] for rows in records], dtype=torch.float64)
 
     strict, n = grid("strict"), len(records[0])
     columns = {"accuracy": strict.mean(1)}                                           # (N,) each
@@ -156,7 +156,7 @@ def majority_vote(records):
         top = max(camps.values(), default=0)
         tied = list(camps.values()).count(top) if right == top else 0
         chance.append(1 / (1 + tied) if right and right >= top else 0.0)
-    return torch.tensor(chance).double()
+    return torch.tensor(chance, dtype=torch.float64)  # not by way of fp32, as .double() would
 
 
 # --------------------------------------------------------------------------- the file of samples
@@ -221,7 +221,8 @@ def print_results(results, ks, majority=False):
         mean, below, above = 0, 0, 0
         for name, w in zip(names, weights):
             columns = results[name]["per_problem"]
-            x = torch.tensor([columns[column] for column in [*wide, *slim]]).double()  # (S, N)
+            x = torch.tensor([columns[column] for column in [*wide, *slim]],
+                             dtype=torch.float64)                                    # (S, N)
             m, (low, high) = x.mean(1), interval(x.T.clamp(max=1))                   # (S,) each
             mean = mean + w * m
             below, above = below + (w * (m - low)) ** 2, above + (w * (high - m)) ** 2

@@ -79,7 +79,7 @@ def bootstrap(values, sizes=None, resamples=2000):
 
 def middle95(draws):
     """The 2.5 % and 97.5 % points of draws (R, S): (2, S)."""
-    return torch.quantile(draws, torch.tensor([0.025, 0.975]).double(), dim=0)
+    return torch.quantile(draws, torch.tensor([0.025, 0.975], dtype=draws.dtype), dim=0)
 
 
 def interval(values):
@@ -136,8 +136,11 @@ def difference(a, b, sizes=None):
 
 
 def sign_test(d):
-    """Exact two-sided sign test: (problems where B is better, worse, p). Ties have no sign."""
-    better, worse = int((d > 0).sum()), int((d < 0).sum())
+    """Exact two-sided sign test: (problems where B is better, worse, p). Ties have no sign.
+
+    A tie is one up to rounding: two seeds' 0.1 + 0.2 is not 0.3 + 0.0 in any precision.
+    """
+    better, worse = int((d > 1e-9).sum()), int((d < -1e-9).sum())
     tail = sum(math.comb(better + worse, i) for i in range(min(better, worse) + 1))
     return better, worse, min(1.0, 2 * tail / 2 ** (better + worse))
 
@@ -194,7 +197,7 @@ def compare(paths_a, paths_b):
         if len(ids) > 1:
             scores[name] = torch.tensor(
                 [[sum(r["strict"] for r in file[name][1][i]) / len(file[name][1][i]) for i in ids]
-                 for file in files]).double()                                        # (files, N)
+                 for file in files], dtype=torch.float64)                            # (files, N)
     if not scores:
         raise BadInput("--compare: no benchmark has two problems that are in every file.")
     for title, names, weights in pools({name: x.shape[1] for name, x in scores.items()}):

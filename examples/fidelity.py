@@ -117,7 +117,7 @@ def print_toy(toys=50):
                 found[f"input gradient, {draws} draws"] = saliency.input_gradient(
                     forward, [span], draws)
             rows.append([spearman(s[0, :span[0]].double(), influence) for s in found.values()])
-        values = torch.tensor(rows).double()                                # (toys, S)
+        values = torch.tensor(rows, dtype=torch.float64)                    # (toys, S)
         low, high = middle95(bootstrap(values))                             # (S,) each
         print(f"rank correlation with the influence in closed form, {toys} toys of {span[0]} "
               f"tokens, attention over {'normed' if normed else 'raw'} embeddings")
@@ -272,8 +272,9 @@ def main(argv=None):
 
     def estimate(values, reliable=None):
         """Mean over completions with its interval; over sqrt(reliability) if halves are given."""
-        both = torch.tensor(values).double()                         # (C, S)
-        both = torch.cat([both, torch.tensor(reliable or [1.0] * len(both)).double()[:, None]], 1)
+        both = torch.tensor(values, dtype=torch.float64)             # (C, S)
+        r = torch.tensor(reliable or [1.0] * len(both), dtype=torch.float64)
+        both = torch.cat([both, r[:, None]], 1)                      # (C, S + 1)
 
         def corrected(x):
             r = x[:, -1:].clamp(min=1e-3)                            # (R, 1)

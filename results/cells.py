@@ -128,7 +128,7 @@ def at_the_end(line, column):
     """Scores of the last step on all held-out problems, (N,); "curve": the curve's mean, (1,)."""
     if column == "curve":  # its start, the same for all, is no point of it
         points = curve(line)
-        return torch.tensor([sum(points.values()) / len(points)]).double()
+        return torch.tensor([sum(points.values()) / len(points)], dtype=torch.float64)
     point = line["greedy" if column == "greedy" else "final"]
     return scores(point, point["samples"] if column == "pass" else 1)
 

@@ -78,4 +78,4 @@ def both_levels(d, resamples=4000):
     d = d + (wide - 1) * (d.mean(1, keepdim=True) - d.mean())                     # (S, N)
     seeds, problems = draws_with_replacement(S, N, resamples)                     # (R, S), (R, N)
     draws = ((seeds @ d) * problems).sum(1)                                       # (R,)
-    return tuple(torch.quantile(draws, torch.tensor([0.025, 0.975]).double()).tolist())
+    return tuple(torch.quantile(draws, torch.tensor([0.025, 0.975], dtype=draws.dtype)).tolist())
