@@ -35,7 +35,7 @@ import shlex
 import shutil
 import sys
 import time
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # also of the workers; another number rounds otherwise
@@ -253,7 +253,9 @@ def prepare(args):
     work.mkdir(parents=True, exist_ok=True)
     for part, some in (("train", rows[:-validation]), ("validation_rows", rows[-validation:])):
         setup[part] = str(work / f"{part}.jsonl")
-        write(Path(setup[part]), "".join(json.dumps(row) + "\n" for row in some))
+        text = "".join(json.dumps(row) + "\n" for row in some)
+        if not Path(setup[part]).exists() or Path(setup[part]).read_text() != text:
+            write(Path(setup[part]), text)  # not under the eyes of another study's workers
     texts = [[[row["problem"], row["answer"]] for row in part] for part in (rows, held_out)]
     setup["settings"] = {
         **{k: grid[k] for k in ("steps", "every", "validation", "curve", "final", "samples")},
@@ -268,7 +270,11 @@ def check_disk(setup, jobs):
     those that begin together all find it empty. What a cell keeps: checkpoints.check_room."""
     weights = 4 * problems.load_policy(setup["model"])[0].num_parameters()  # bytes
     needed = (6 + setup["steps"] // setup["every"]) * weights * jobs
-    kept = sum(path.stat().st_size for path in Path(setup["work"]).rglob("*") if path.is_file())
+    kept = 0
+    for folder, _, names in os.walk(setup["work"]):  # where another study may delete meanwhile
+        for name in names:
+            with suppress(FileNotFoundError):
+                kept += os.path.getsize(os.path.join(folder, name))
     free = shutil.disk_usage(setup["work"]).free + kept
     if free < needed:
         raise BadInput(f"--jobs {jobs}: their checkpoints need {needed / 1e9:.1f} GB in "
