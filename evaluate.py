@@ -3,7 +3,7 @@
     python evaluate.py                                         # the tiny model, 1,000 problems x 8
     python evaluate.py --model Qwen/Qwen3-0.6B --data gsm8k,math500 --samples 8 --k 1,8
     python evaluate.py --compare a.jsonl b.jsonl               # with seeds: a0 a1 a2 vs b0 b1 b2
-    python evaluate.py --model Qwen/Qwen3-4B --paper-protocol  # the six sets of the GRAIL paper
+    python evaluate.py --model Qwen/Qwen3-4B --paper-protocol  # as GRAIL's release does
 
 Accuracy is the mean over samples and counts boxed answers only (strict), as the reward does. The
 lenient score beside it also takes "the answer is 7" or a last number: a gain in the first alone is
@@ -253,7 +253,7 @@ def main(argv=None):
     add("--majority", action="store_true", help="one more column: the vote of the samples")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu or cuda")
     add("--out", default="", help="file of samples; empty: one in runs/evaluate/")
-    add("--paper-protocol", action="store_true", help="as GRAIL was evaluated: " + str(PAPER))
+    add("--paper-protocol", action="store_true", help="as GRAIL's release evaluates: " + str(PAPER))
     add("--compare", nargs="+", metavar="FILE", help="A B, or with seeds: A A A vs B B B")
     args = parser.parse_args(argv)
     if args.paper_protocol:

@@ -26,8 +26,8 @@ from intervals import pass_at_k  # noqa: E402
 from paired import detectable, p_value, t_interval  # noqa: E402
 from problems import BadInput  # noqa: E402
 
-# The questions, each one family of tests: (title, [(B, A), ...], the measure that is tested). An arm
-# that was not run is left out, and the family is as large as what was.
+# The questions, each one family of tests: (title, [(B, A), ...], the measure that is tested). An
+# arm that was not run is left out, and the family is as large as what was.
 FAMILIES = [
     ("Against GRPO", [(arm, "grpo") for arm in (
         "grail", "grail-released", "oar-g", "oar-p", "delta", "scrl", "grpo-std", "shuffled",

@@ -265,8 +265,9 @@ def test_workers_take_the_visible_cards_in_turn(monkeypatch):
 def test_rates_of_one_s_own(tmp_path, monkeypatch):
     """They replace the grid's in the sweep, and no other number is taken for one."""
     monkeypatch.chdir(tmp_path)
-    args = SimpleNamespace(quick=False, grid="embedded", model="", data="", out="", test="", also="",
-                           device="cpu", arms="grpo", seeds=1, first_seed=0, rates="5e-5,2.5e-5")
+    args = SimpleNamespace(quick=False, grid="embedded", model="", data="", out="", test="",
+                           also="", device="cpu", arms="grpo", seeds=1, first_seed=0,
+                           rates="5e-5,2.5e-5")
     asked, _ = study.prepare(args)
     assert {cell["rate"] for cell in study.cells_of("sweep", asked, [])} == {2.5e-5, 5e-5}
     for bad in ("", "x", "0", "1e-4,nan", "1e-4,-1"):
