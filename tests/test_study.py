@@ -12,9 +12,10 @@ import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "results"))
+sys.path[:0] = [str(ROOT / "results"), str(ROOT / "examples")]
 import arms  # noqa: E402
 import cells  # noqa: E402
+import fidelity  # noqa: E402
 import grail  # noqa: E402
 import grpo  # noqa: E402
 import intervals  # noqa: E402
@@ -395,6 +396,18 @@ def test_predictor_reads_one_position_before(forward):
     s = saliency.gradient_activation(forward, spans[:3] + [None] * 3, alignment="predictor")
     expected = grail.grail_credit(s, forward.completion_mask, spans, forward.advantages)
     torch.testing.assert_close(changed, expected)
+
+
+# ------------------------------------------------------------------ the correction for noise
+
+
+def test_the_truth_comes_out_at_one_where_there_is_no_noise():
+    """Effects that differ and 20,000 draws of each: true and seen ones have the same ranks, so both
+    columns say 1, in a right completion and in a wrong one."""
+    right = torch.tensor([10000, 18000, 4000, 5000, 12000, 11600, 2000, 2200])  # of 20,000
+    verdicts = (torch.arange(20000) < right[:, None]).double()                  # (8, K)
+    found = fidelity.of_the_truth([verdicts, verdicts], [1, -1], draws=5)
+    assert found == pytest.approx({"size": 1, "toward": 1}, abs=0.02)
 
 
 # ------------------------------------------------------------------ cells and workers
