@@ -20,8 +20,8 @@ completions. Two readings of the effect:
 K continuations leave noise. The two halves of the K give two independent effects, whose correlation
 r makes the reliability of the whole 2 r / (1 + r); a correlation over its square root is what would
 be seen with endless continuations. Two cautions. This is rough for `size`, a square: the true size
-itself would not come out at 1 (of_the_truth says where). And a token of entropy 0 is always drawn again, so its effect is 0 by definition: entropy
-has a start that no other signal has.
+itself would not come out at 1 (`of_the_truth` says where). And the effect of a token of entropy 0,
+which is always drawn again, is 0 by definition: entropy has a start that no other signal has.
 
 What we left out, on purpose: a trained checkpoint's figures (--model FOLDER has them), other tasks.
 """
