@@ -25,7 +25,8 @@ def shuffled(weights, ids, mask, seed):
     """
     out = weights.clone()  # (b, T)
     for row, tokens, on in zip(out, ids, mask):
-        order = torch.randperm(int(on.sum()), generator=generator_for(seed, "shuffle", tokens[on].tolist()))
+        generator = generator_for(seed, "shuffle", tokens[on].tolist())
+        order = torch.randperm(int(on.sum()), generator=generator)  # (n,)
         row[on] = row[on][order.to(row.device)]
     return out
 

@@ -3,7 +3,7 @@
     python evaluate.py                                         # the tiny model, 1,000 problems x 8
     python evaluate.py --model Qwen/Qwen3-0.6B --data gsm8k,math500 --samples 8 --k 1,8
     python evaluate.py --compare a.jsonl b.jsonl               # with seeds: a0 a1 a2 vs b0 b1 b2
-    python evaluate.py --model Qwen/Qwen3-4B --paper-protocol  # the six sets of the GRAIL paper
+    python evaluate.py --model Qwen/Qwen3-4B --paper-protocol  # as GRAIL's release does
 
 Accuracy is the mean over samples and counts boxed answers only (strict), as the reward does. The
 lenient score beside it also takes "the answer is 7" or a last number: a gain in the first alone is
@@ -142,7 +142,7 @@ def grade(batch, rollouts, samples, name):
 def summarise(records, ks=(1,)):
     """The dict of `evaluate` from N lists of n records."""
     def grid(column):  # (N, n)
-        return torch.tensor([[float(r[column]) for r in rows] for rows in records]).double()
+        return torch.tensor([[r[column] for r in rows] for rows in records], dtype=torch.float64)
 
     strict, n = grid("strict"), len(records[0])
     columns = {"accuracy": strict.mean(1)}                                           # (N,) each
@@ -173,7 +173,7 @@ def majority_vote(records):
         top = max(camps.values(), default=0)
         tied = list(camps.values()).count(top) if right == top else 0
         chance.append(1 / (1 + tied) if right and right >= top else 0.0)
-    return torch.tensor(chance).double()
+    return torch.tensor(chance, dtype=torch.float64)  # not by way of fp32, as .double() would
 
 
 def measure(model, tokenizer, held_out, config, when):
@@ -261,7 +261,8 @@ def print_results(results, ks, majority=False):
         mean, below, above = 0, 0, 0
         for name, w in zip(names, weights):
             columns = results[name]["per_problem"]
-            x = torch.tensor([columns[column] for column in [*wide, *slim]]).double()  # (S, N)
+            x = torch.tensor([columns[column] for column in [*wide, *slim]],
+                             dtype=torch.float64)                                    # (S, N)
             m, (low, high) = x.mean(1), interval(x.T.clamp(max=1))                   # (S,) each
             mean = mean + w * m
             below, above = below + (w * (m - low)) ** 2, above + (w * (high - m)) ** 2
@@ -292,7 +293,7 @@ def main(argv=None):
     add("--majority", action="store_true", help="one more column: the vote of the samples")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu or cuda")
     add("--out", default="", help="file of samples; empty: one in runs/evaluate/")
-    add("--paper-protocol", action="store_true", help="as GRAIL was evaluated: " + str(PAPER))
+    add("--paper-protocol", action="store_true", help="as GRAIL's release evaluates: " + str(PAPER))
     add("--compare", nargs="+", metavar="FILE", help="A B, or with seeds: A A A vs B B B")
     args = parser.parse_args(argv)
     if args.paper_protocol:

@@ -2,7 +2,7 @@ r"""GRAIL: tokens that the answer leans on get more of the advantage.
 
     python grail.py                                 # CPU, a minute: a tiny model learns to think
     python grail.py --model Qwen/Qwen3-0.6B         # one card: GSM8K, 64 rollouts a step
-    python grail.py --model FOLDER --data FILE.jsonl --rows both --as-released
+    python grail.py --model FOLDER --data FILE.jsonl --reweight both --as-released
 
 GRPO gives every token of a completion the same advantage A. GRAIL (Pala, Toh & Poria, arXiv
 2606.04889) multiplies it by a weight:
@@ -12,7 +12,7 @@ GRPO gives every token of a completion the same advantage A. GRAIL (Pala, Toh & 
     w_t = clip(1 + 0.5 z_t, 0.5, 5)     and A_t = A w_t in both branches of the clipped loss
 
 with w = 5 on the content of the box, 1 on its delimiters and on everything after it, and 1
-everywhere in completions without a box or on the wrong side of --rows (default: only completions
+everywhere in completions without a box or that --reweight leaves out (default: only completions
 that fared no better than their group, A <= 0, are reweighted).
 
 This is a clean reading, NOT the published code, whose weights --as-released gives: released.py has
@@ -38,19 +38,19 @@ from grpo import train
 from logprobs import to_device
 
 
-def grail_credit(s, mask, spans, advantages, rows="wrong",
+def grail_credit(s, mask, spans, advantages, reweight="wrong",
                  w_mean=1.0, w_std=0.5, w_min=0.5, w_max=5.0):
     """Saliency -> token weights, (B, T) fp32. Needs nothing but tensors: copy it into your trainer.
 
     s (B, T) saliency; mask (B, T) bool, completion tokens; spans (B, 4): start, content, close, end
-    of the box in tokens, -1 without one; advantages (B,); all on one device. rows: "wrong"
+    of the box in tokens, -1 without one; advantages (B,); all on one device. reweight: "wrong"
     reweights completions with A <= 0, "correct" those with A > 0, "both" all. What s holds off the
-    mask is ignored; padding gets 0. Raises ValueError for an unknown `rows`.
+    mask is ignored; padding gets 0. Raises ValueError for an unknown `reweight`.
     """
     A = advantages[:, None]                                                  # (B, 1)
     sides = {"wrong": A <= 0, "correct": A > 0, "both": torch.ones_like(A).bool()}
-    if rows not in sides:
-        raise ValueError(f"rows={rows!r}: must be wrong, correct or both.")
+    if reweight not in sides:
+        raise ValueError(f"reweight={reweight!r}: must be wrong, correct or both.")
 
     t = torch.arange(s.shape[1], device=s.device)                            # (T,)
     start, content, close, _ = spans.T[:, :, None]                           # (B, 1) each
@@ -67,17 +67,17 @@ def grail_credit(s, mask, spans, advantages, rows="wrong",
     w = torch.where(before, (w_mean + w_std * z).clamp(w_min, w_max), 1.0)   # (B, T)
     w = torch.where((t >= content) & (t < close), w_max, w)                  # (B, T)
     # Two tokens at least: one has no spread. Without a box there is none.
-    return torch.where(sides[rows] & (n >= 2), w, 1.0).float() * mask        # (B, T)
+    return torch.where(sides[reweight] & (n >= 2), w, 1.0).float() * mask        # (B, T)
 
 
 def credit(config, signal=saliency.gradient_activation, credit_fn=grail_credit):
     """The credit function that `grpo.train` wants: Forward -> weights (b, T).
 
-    signal(forward, spans, leaf) and credit_fn(s, mask, spans, A, rows): for ablations.
+    signal(forward, spans, activation) and credit_fn(s, mask, spans, A, reweight): for ablations.
     """
     if config.as_released:
         return released.grail(config)
-    signs = {"wrong": [-1], "correct": [1], "both": [-1, 1]}[config.rows]
+    signs = {"wrong": [-1], "correct": [1], "both": [-1, 1]}[config.reweight]
 
     def weights(forward):
         A = forward.advantages                               # (b,)
@@ -89,9 +89,9 @@ def credit(config, signal=saliency.gradient_activation, credit_fn=grail_credit):
         lost = torch.where(asked, ~found, torch.nan)         # (b,) NaN: not counted
         forward.metrics["fallback"] = to_device(lost, A.device)
         wanted = spans.where((asked & found)[:, None], -1)   # (b, 4)
-        s = signal(forward, wanted, config.leaf)             # (b, T)
+        s = signal(forward, wanted, config.activation)             # (b, T)
         spans = to_device(spans, A.device)
-        return credit_fn(s, forward.completion_mask, spans, A, config.rows)
+        return credit_fn(s, forward.completion_mask, spans, A, config.reweight)
 
     return weights
 
@@ -99,15 +99,15 @@ def credit(config, signal=saliency.gradient_activation, credit_fn=grail_credit):
 def main(argv=None, credit=credit):
     parser = flags("grail", __doc__.split("\n")[0])
     add = parser.add_argument
-    add("--rows", default="wrong", choices=["wrong", "correct", "both"],
+    add("--reweight", default="wrong", choices=["wrong", "correct", "both"],
         help="completions reweighted: A <= 0, A > 0 or all")
-    add("--leaf", default="embeddings", choices=["embeddings", "first", "middle", "last"],
+    add("--activation", default="embeddings", choices=["embeddings", "first", "middle", "last"],
         help="activation whose saliency is taken")
     add("--as-released", action="store_true",
         help="the released code's weights, see released.py")
     config = parse(parser, argv)
-    if config.compile and config.leaf != "embeddings":
-        raise BadInput(f"--leaf {config.leaf}: compiled layers keep their outputs to "
+    if config.compile and config.activation != "embeddings":
+        raise BadInput(f"--activation {config.activation}: compiled layers keep their outputs to "
                        "themselves; add --no-compile.")
     show.last_steps(train(config, credit(config)))
 

@@ -399,7 +399,7 @@ def load(config):
 
 
 def start(config, model, tokenizer, optimizer, rows, prompts, checkpoint):
-    """The open Run, new or continued, after everything that can be refused before the first step."""
+    """The open Run, new or continued, once all is checked that can be before the first step."""
     longest = problems.longest_prompt(model, tokenizer, [p for several in prompts for p in several])
     if config.compile:
         model.graphs = graphs.Graphs(model, config.tokens_per_microbatch)

@@ -148,8 +148,8 @@ def pad(token_lists, pad_id, side, device="cpu"):
 
 
 @decode.uncompiled()
-def generate(model, prompt_ids, prompt_mask, samples, keys, stops, max_new_tokens, temperature, top_p,
-          top_k, pad_id, bar):
+def generate(model, prompt_ids, prompt_mask, samples, keys, stops, max_new_tokens, temperature,
+             top_p, top_k, pad_id, bar):
     """The plain loop for one batch of n prompts, prompt_ids and prompt_mask (n, P), right-padded.
 
     keys (B,), stops (S,), B = n * samples. Returns ids (B, T), lengths (B,), finished (B,) and

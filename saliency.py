@@ -107,28 +107,28 @@ def answer_loss(forward, spans):
     return -logits.log_softmax(-1).gather(1, y[:, None]).sum()
 
 
-def activations(forward, leaf="embeddings"):
+def activations(forward, which="embeddings"):
     """What the saliency is taken of, (b, L, H): the embeddings, or the output of a block.
 
-    leaf: "embeddings", "first", "middle" or "last" (the last block that another one reads).
+    which: "embeddings", "first", "middle" or "last" (the last block that another one reads).
     """
-    if leaf == "embeddings":
+    if which == "embeddings":
         return forward.embeddings
     blocks = len(forward.hidden_states) - 1
     index = {"first": 1, "middle": blocks // 2, "last": blocks - 1}
-    return forward.hidden_states[index[leaf]]
+    return forward.hidden_states[index[which]]
 
 
-def gradient_activation(forward, spans, leaf="embeddings"):
+def gradient_activation(forward, spans, activation="embeddings"):
     """GRAIL's saliency of every completion token, (b, T) fp32, detached; 0 on padding.
 
     forward: score.Forward of b rows, still in the graph. spans (b, 4) on the CPU: see answer_spans;
-    rows of -1 are not asked about and get 0. leaf: see activations. One extra backward.
+    rows of -1 are not asked about and get 0. activation: see activations. One extra backward.
     """
     J = answer_loss(forward, spans)
     if J is None:
         return torch.zeros_like(forward.logprobs)                        # (b, T)
-    s = gradient_times_activation(J, activations(forward, leaf))         # (b, L)
+    s = gradient_times_activation(J, activations(forward, activation))         # (b, L)
     # Not times the mask: NaN times 0 is NaN, and padding may hold anything.
     s = s.gather(1, forward.position)                                       # (b, T)
     return torch.where(forward.completion_mask, s, 0.0)

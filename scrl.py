@@ -25,7 +25,7 @@ prompts alone with most of the gain, hence three baselines:
 
 Two choices of ours. The paper does not print its std: ours is the population's + 1e-6, and equal
 columns give 0. Its clip is symmetric; ours is the loop's, 0.2 and 0.28, so that all methods differ
-in credit alone (--clip-high 0.2 for the paper's; with --inner 1 neither of them ever acts).
+in credit alone (--clip-high 0.2 for the paper's; with --num-iterations 1 neither ever acts).
 
 What we left out, on purpose: subproblems written by a large model, a format reward, the system
 turn.

@@ -218,7 +218,7 @@ def last_steps(summary):
     shown = entry(tokenizer, ids, example["problem"], example["reward"], both)
     (folder / "credit.html").write_text(page("GRAIL's credit", [shown]), encoding="utf-8")
     print(f"\nas a page: {folder}/credit.html\n"
-          "next: python grail.py --rows both, python grpo.py (the baseline), "
+          "next: python grail.py --reweight both, python grpo.py (the baseline), "
           f"python evaluate.py --model {folder}/checkpoint --data arithmetic --samples 8 --k 1,8")
 
 

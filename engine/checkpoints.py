@@ -315,8 +315,9 @@ def graceful_stop(run, config):
             not config.checkpointing)
         ways += [f"halve --prompts ({config.prompts}) or --group ({config.group})",
                  f"halve --max-new-tokens ({config.max_new_tokens})"]
-        raise BadInput(f"step {run.step + 1}: the memory is full; in this order: {', '.join(ways)}; "
-                       f"the first two may change on --resume; {last(folder)}.") from None
+        raise BadInput(f"step {run.step + 1}: the memory is full; in this order: "
+                       f"{', '.join(ways)}; the first two may change on --resume; "
+                       f"{last(folder)}.") from None
     except OSError as error:
         raise BadInput(f"step {run.step + 1}: {error.filename or folder}: {error.strerror}; make "
                        f"room or take another --name; {last(folder)}.") from None

@@ -290,8 +290,8 @@ class Decoder:
 # -------------------------------------------------------------------------- the loop
 
 
-def generate(model, prompt_ids, prompt_mask, samples, keys, stops, max_new_tokens, temperature, top_p,
-          top_k, pad_id, bar, draw, new_cache):
+def generate(model, prompt_ids, prompt_mask, samples, keys, stops, max_new_tokens, temperature,
+             top_p, top_k, pad_id, bar, draw, new_cache):
     """rollout.generate, fast: the same arguments and results, see there.
 
     draw(logits, u, temperature, top_p, top_k) and new_cache(config=...) are rollout's own.

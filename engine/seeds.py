@@ -54,8 +54,8 @@ def generator_for(*key, device="cpu"):
 
 def normals(key, like):
     """Standard normal numbers of this tensor's shape, by key."""
-    return torch.randn(like.shape, generator=generator_for(*key, device=like.device), device=like.device,
-                       dtype=like.dtype)
+    generator = generator_for(*key, device=like.device)
+    return torch.randn(like.shape, generator=generator, device=like.device, dtype=like.dtype)
 
 
 # ------------------------------------------------------------------------------ which problems

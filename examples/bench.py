@@ -52,10 +52,10 @@ SHAPE = dict(vocab_size=151_936, hidden_size=1024, intermediate_size=3072, num_h
 SMALL = dict(vocab_size=500, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
              num_attention_heads=4, num_key_value_heads=2, head_dim=16)
 SETTINGS = dict(
-    scale_by_std=False, mask_truncated=False, loss="token", kl=0.0, num_iterations=1, temperature=1.0,
-    clip_low=0.2, clip_high=0.28, grad_clip=1.0, lr=1e-6, as_released=False, leaf="embeddings",
-    rows="wrong", seed=0, gradient="head-row", refinements=1, outcome="mean", replace="pad",
-    chunk=64, draws=1)
+    scale_by_std=False, mask_truncated=False, loss="token", kl=0.0, num_iterations=1,
+    temperature=1.0, clip_low=0.2, clip_high=0.28, grad_clip=1.0, lr=1e-6, as_released=False,
+    activation="embeddings", reweight="wrong", seed=0, gradient="head-row",
+    refinements=1, outcome="mean", replace="pad", chunk=64, draws=1)
 
 
 class Ids:
@@ -157,7 +157,7 @@ def main(argv=None):
     add = parser.add_argument
     add("--parts", default="sampling,generate,update,methods,long,compiled,trl",
         help="see the docstring")
-    add("--rows", type=int, default=64, help="B, in groups of 8")
+    add("--reweight", type=int, default=64, help="B, in groups of 8")
     add("--prompt", type=int, default=128, help="P, tokens of a prompt")
     add("--tokens", type=int, default=512, help="T, tokens of a completion")
     add("--long", type=int, default=4096, help="T of the long completions")
@@ -273,7 +273,7 @@ def main(argv=None):
     if "methods" in parts:
         boxed(args.tokens)
         runs = {name: [] for name in methods}
-        for turn in range(args.repeat + 1):
+        for _ in range(args.repeat + 1):
             for name, options in methods.items():  # by turns: a drift of the clocks hits all
                 runs[name].append((
                     timed(lambda: draw(args.rows, args.tokens), device),

@@ -6,7 +6,7 @@
 
 A group is sampled and rewarded as in training. DelTA compares all its completions with each other;
 the other methods look at one at a time. Every completion is reweighted here, right or wrong
-(`--rows both`), so that the columns can be compared.
+(`--reweight both`), so that the columns can be compared.
 """
 import argparse
 import sys

@@ -30,7 +30,7 @@ from grpo import train
 from intervals import compare
 
 STEPS, SEEDS, PROBLEMS, SAMPLES = 15, (0, 1, 2), 500, 2
-GRAIL = SimpleNamespace(as_released=False, leaf="embeddings", rows="wrong")  # its defaults
+GRAIL = SimpleNamespace(as_released=False, activation="embeddings", reweight="wrong")
 BOARD = Path(__file__).resolve().parent.parent / "runs" / "board"
 
 

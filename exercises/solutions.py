@@ -57,4 +57,5 @@ def score(model, prompts, completions, pad_id):
     return logprobs, mask, logprobs.sum(1) / lengths
 
 
-your_own_credit = grail.credit(SimpleNamespace(as_released=False, leaf="embeddings", rows="wrong"))
+your_own_credit = grail.credit(SimpleNamespace(
+    as_released=False, activation="embeddings", reweight="wrong"))

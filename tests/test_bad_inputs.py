@@ -107,8 +107,8 @@ grpo | --resume listed | is damaged
 grpo | --resume mistyped | 'group'
 grpo | --resume unsaved --lr 3 | lr differs
 grail | --resume unsaved | method differs
-grail | --rows all | --rows
-grail | --leaf root | --leaf
+grail | --reweight all | --reweight
+grail | --activation root | --activation
 grail | --group 1 | --group 1
 scrl | --group 3 | --group 3
 scrl | --group 2 | --group 2
@@ -430,7 +430,8 @@ def test_compile_is_refused_where_its_recordings_would_be_wrong(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     flags = ["--device", "cuda", "--compile"]
     for main, argv, reason in ((grpo.main, ["--checkpointing"], "--checkpointing: recordings"),
-                               (grail.main, ["--leaf", "first"], "--leaf first: compiled layers")):
+                               (grail.main, ["--activation", "first"],
+                                "--activation first: compiled layers")):
         with pytest.raises(errors.BadInput, match=reason):
             main([*flags, *argv])
     with pytest.raises(errors.BadInput, match="--compile: made for Llama, Qwen2 and Qwen3"):

@@ -253,7 +253,7 @@ def bare(functions):
 
 @pytest.mark.parametrize("name", CORES)
 def test_a_core_runs_in_an_empty_file(name):
-    """A helper or an import that was forgotten is a NameError, at the moment of copying or later."""
+    """A helper or an import that was forgotten is a NameError, at once or later."""
     functions, call = CORES[name]
     torch.testing.assert_close(call(bare(functions)[name]), call(functions[-1]), rtol=0, atol=0)
 

@@ -104,7 +104,7 @@ def test_losses_weights_and_gradients_are_the_cpu_s_in_fp32(compiled, monkeypatc
     rewards = (torch.arange(12) % 2).float().view(3, 4)
     settings = {**CONFIG, "max_new_tokens": 12, "tokens_per_microbatch": 256}  # 4 rows of 64
     config = SimpleNamespace(**settings | {"compile": compiled}, as_released=False,
-                             leaf="embeddings", rows="both")
+                             activation="embeddings", reweight="both")
     results = []
     for device in ("cpu", "cuda"):
         model = copy.deepcopy(plain).to(device)

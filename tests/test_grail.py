@@ -35,13 +35,13 @@ def boxes(*spans):
     return torch.tensor([span or NO_BOX for span in spans])
 
 
-def as_released(text, s, A, rows="wrong", eos=True, mask=None, dtype=torch.float64, **options):
+def as_released(text, s, A, reweight="wrong", eos=True, mask=None, dtype=torch.float64, **options):
     """Weights of one row by released.py, found through the span finder."""
     ids = ids_of(text, eos)
     s = torch.tensor([s], dtype=dtype)
     mask = torch.ones(1, len(ids), dtype=torch.bool) if mask is None else mask
     span = boxes(answer_span(Characters(), ids, text, "first"))
-    return released.grail_credit(s, mask, span, torch.tensor([A]), rows, **options)[0]
+    return released.grail_credit(s, mask, span, torch.tensor([A]), reweight, **options)[0]
 
 
 def close(actual, expected, tolerance=1e-5):
@@ -179,11 +179,11 @@ def test_released_other_constants_and_bad_ones():
 # ------------------------------------------------------------------ the clean default, by hand
 
 
-def clean(text, s, A, rows="wrong", eos=True):
+def clean(text, s, A, reweight="wrong", eos=True):
     ids = ids_of(text, eos)
     mask = torch.ones(1, len(ids), dtype=torch.bool)
     return grail_credit(torch.tensor([s], dtype=torch.float64), mask,
-                        boxes(answer_span(Characters(), ids, text)), torch.tensor([A]), rows)[0]
+                        boxes(answer_span(Characters(), ids, text)), torch.tensor([A]), reweight)[0]
 
 
 def test_clean_weights_by_hand():
@@ -410,7 +410,7 @@ def test_credit_asks_about_the_box_that_the_mode_promises(as_released, span, sig
         advantages=A, texts=[tokenizer.decode(row) for row in ids.tolist()])
     s = signal(forward, boxes(span, span), leaf)
     expected = credit_fn(s, forward.completion_mask, boxes(span, span), A, rows)
-    config = SimpleNamespace(as_released=as_released, leaf=leaf, rows=rows)
+    config = SimpleNamespace(as_released=as_released, activation=leaf, reweight=rows)
     torch.testing.assert_close(credit(config)(forward), expected, atol=1e-5, rtol=0)
     assert (expected[0] == 5).any()
 
@@ -428,7 +428,7 @@ def test_no_backward_where_no_row_is_asked_for(as_released, rows, A, monkeypatch
     forward = forward_pass(
         known_qwen3(), rollouts, torch.arange(2), 1.0, tokenizer=tokenizer, rewards=None,
         advantages=torch.tensor(A), texts=[tokenizer.decode(row) for row in ids.tolist()])
-    config = SimpleNamespace(as_released=as_released, leaf="embeddings", rows=rows)
+    config = SimpleNamespace(as_released=as_released, activation="embeddings", reweight=rows)
     with monkeypatch.context() as patch:
         patch.setattr(torch.autograd, "grad", None)
         w = credit(config)(forward)

@@ -152,13 +152,13 @@ def test_three_denominators_by_hand():
 def test_splitting_the_batch_does_not_change_the_gradient(loss):
     """Dividing by each micro-batch's own token count is the commonest GRPO bug: 12 completions at
     once, by threes or fours or one by one must leave the same gradients behind (fp32, 1e-4)."""
-    settings = SimpleNamespace(as_released=False, leaf="embeddings", rows="both")
+    settings = SimpleNamespace(as_released=False, activation="embeddings", reweight="both")
     for credit in (grpo.uniform, grail_credit_of(settings)):
         whole = None
         for size in (1000, 60, 1):
             model, out, rewards, config = made(loss=loss, tokens_per_microbatch=size)
             out.texts = [rf"\boxed{{{text.split()[-1] if text else 3}}}" for text in out.texts]
-            g, _, _ = gradients(model, out, rewards, config)
+            g, _, _ = gradients(model, out, rewards, config, credit)
             whole = whole or g
             assert worst(g, whole) < 1e-4
 

@@ -117,8 +117,8 @@ def test_resume_is_the_unbroken_run_bit_for_bit(tmp_path, half):
 def test_controls_kl_and_recomputation_resume_bit_for_bit(tmp_path):
     """Each could hold something that a checkpoint lacks: coins and shuffles a generator's state,
     the KL its reference, several passes their old log-probs."""
-    flags = [*SMALL, "--credit", "shuffled", "--reward", "random", "--kl", "0.1", "--num-iterations", "2",
-             "--checkpointing"]
+    flags = [*SMALL, "--credit", "shuffled", "--reward", "random", "--kl", "0.1",
+             "--num-iterations", "2", "--checkpointing"]
     grail.main([*flags, "--steps", "2", "--name", str(tmp_path / "whole")])
     grail.main([*flags, "--steps", "1", "--name", str(tmp_path / "half")])
     grail.main(["--resume", str(tmp_path / "half"), "--steps", "2"])
@@ -673,7 +673,7 @@ def test_the_loop_with_recordings_is_the_loop_without(method, tmp_path, monkeypa
         config = flags.parse(flags.flags("grail", ""), [*SMALL, *map(str, argv)])
         config.compile = compiled
         if method == "grail":
-            config.rows, config.leaf, config.as_released = "wrong", "embeddings", False
+            config.reweight, config.activation, config.as_released = "wrong", "embeddings", False
             return grpo.train(config, grail.credit(config))
         config.signal, config.draws, config.as_released = "gradient", 1, "no"
         config.outcome, config.replace, config.chunk = "mean", "pad", 0
@@ -713,7 +713,7 @@ def test_what_looks_wrong_is_said_once(capsys):
                         }.items():
         assert said(**found).count(text) == 1 and said(**found) == ""
     seen.clear()
-    for step in range(1, 10):
+    for _ in range(1, 10):
         assert said(informative=0) == ""
     assert "no group has been informative for 10 steps" in said(informative=0)
     seen.clear()

@@ -43,7 +43,8 @@ from logprobs import forward_pass
 
 GROUP = 4
 REFERENCE = {
-    "grail": grail.credit(SimpleNamespace(rows="wrong", leaf="embeddings", as_released=False)),
+    "grail": grail.credit(SimpleNamespace(
+        reweight="wrong", activation="embeddings", as_released=False)),
     "oar-g": oar.credit(SimpleNamespace(signal="gradient", outcome="mean", draws=4, seed=0,
                                         replace="pad", chunk=16, as_released="no"))}
 

@@ -187,7 +187,7 @@ def test_the_share_of_fallbacks_is_of_the_method_s_own_rows(side, share):
     rollouts.finished[:] = True
     rollouts.finished[5] = False
     rollouts.lengths[:] = 9
-    method = SimpleNamespace(as_released=False, leaf="embeddings", rows=side)
+    method = SimpleNamespace(as_released=False, activation="embeddings", reweight=side)
     tokenizer = SimpleNamespace(decode=lambda ids, **_: boxed[:2 * len(ids)])
     _, stats, _ = naive.run_update(
         model, rollouts, rewards, grail.credit(method), naive.settings(mask_truncated=True),
