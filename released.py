@@ -22,8 +22,8 @@ GRAIL, declare-lab/grail, 749aa4c (w_min is the released configurations', 0.1 in
 
 Three things of it we do in neither: with --num-iterations > 1 it computes the weights again in
 each pass (ours are kept from the first); it finds the box by encoding the text again, which is
-off by one token in common formats (ours: on the sampled ids); and it counts escaped braces, so that \boxed{\{}
-never closes and is no box (ours: a box).
+off by one token in common formats (ours: on the sampled ids); and it counts escaped braces, so
+that \boxed{\{} never closes and is no box (ours: a box).
 
 OAR, two public sources: a fragment of the authors' own (Valsure/Outcome-Grounded-Advantage-
 Reshaping, 8dbc478), and a reproduction in declare-lab/grail, 749aa4c, whose boxes are GRAIL's:

@@ -185,7 +185,7 @@ def test_oar_g_by_recordings_is_oar_g():
     model.graphs = graphs.Graphs(model, 256)
     for compiled in (False, True):
         with torch.autocast("cuda", torch.bfloat16):
-            forward = forward_pass(model if compiled else plain, out, range(6), 1.0, compiled,
+            forward = forward_pass(model if compiled else plain, out, range(6), 1.0,
                                         texts=[], rewards=None, advantages=None, tokenizer=None)
         found.append(saliency.input_gradient(
             forward, torch.tensor([(6, 7, 8, 9)] * 6), draws=1, sigma=0.02))

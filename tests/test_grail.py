@@ -171,7 +171,7 @@ def test_released_batch_with_padding_and_a_masked_row():
 def test_released_other_constants_and_bad_ones():
     close(as_released(TEXT, CASE_B, -.5, w_std=1., w_min=.1, w_max=2.),
           [1.199003, 1.335535, 1.472068, 1.608601] + [1] * 7 + [2, 1, 1, 1])
-    for options in ({"w_std": 0}, {"w_std": None}, {"rows": "all"}):
+    for options in ({"w_std": 0}, {"w_std": None}, {"reweight": "all"}):
         with pytest.raises(ValueError):
             as_released(TEXT, CASE_B, -.5, **options)
 
@@ -219,7 +219,7 @@ def test_clean_falls_back_to_ones(text):
 
 
 def test_clean_refuses_an_unknown_side():
-    with pytest.raises(ValueError, match="rows='all'"):
+    with pytest.raises(ValueError, match="reweight='all'"):
         clean(TEXT, [.1] * 15, -1., "all")
 
 

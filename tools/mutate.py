@@ -30,12 +30,12 @@ TESTS = {
     "intervals.py": "evaluate",
     "rollout.py": "rollout decode grpo",
     "evaluate.py": "evaluate bad_inputs",
-    "grpo.py": "grpo bad_inputs controls runs",
-    "score.py": "grpo controls runs",
-    "saliency.py": "grail oar bad_inputs",
-    "grail.py": "grail controls bad_inputs",
-    "oar.py": "oar controls",
-    "delta.py": "delta controls",
+    "grpo.py": "update train_loop grpo controls runs",
+    "logprobs.py": "grpo cores controls runs",
+    "saliency.py": "grail oar cores",
+    "grail.py": "grail cores controls bad_inputs",
+    "oar.py": "oar cores controls",
+    "delta.py": "delta cores controls",
     "scrl.py": "scrl controls bad_inputs",
 }
 # No behaviour: the texts of errors, of these calls and of these arguments.
