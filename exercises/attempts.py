@@ -69,7 +69,7 @@ class Recorded:
         except TypeError as error:
             raise Wrong(f"{self.function.__name__} must take the arguments that its stub takes: "
                         f"{error}.") from None
-        self.asked = "\n".join(f"{name} = {shown(value, len(name) + 13)}"
+        self.asked = "\n".join(f"{name} = {shown(value, len(name) + 3)}"
                                for name, value in asked.items())
         return self.function(*args, **kwargs)
 

@@ -6,6 +6,7 @@
 """
 import os
 import sys
+import textwrap
 import traceback
 from pathlib import Path
 
@@ -109,7 +110,7 @@ def pytest_runtest_makereport(item, call):
     error = call.excinfo.value
     if isinstance(error, KeyboardInterrupt):
         return
-    sentence = " ".join((item.function.__doc__ or "").split())
+    sentence = textwrap.fill(" ".join((item.function.__doc__ or "").split()), 88)
     report.longrepr = f"{sentence}\n\n{message(exercise, error, item.config)}\n"
 
 

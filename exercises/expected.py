@@ -18,6 +18,8 @@ def shown(value, indent=0):
         if value.numel() > WHOLE:
             return f"a {kind} tensor of shape {tuple(value.shape)}, too large to print"
         value = value.detach().tolist()
+    elif hasattr(value, "completion_mask"):
+        return "the forward of {} rows of at most {} tokens".format(*value.completion_mask.shape)
     elif not isinstance(value, (list, bool, int, float)):
         text = repr(value)
         return text if len(text) < 400 else f"{text[:400]}..."
@@ -49,7 +51,8 @@ def expect(yours, expected, tolerance=1e-4, mistakes=None, dtype=None, about="yo
     mistake would have given}, so that the mark can tell the reader which one it was.
     """
     if not torch.is_tensor(expected):
-        expected = torch.tensor(expected, dtype=torch.float64)
+        floats = torch.tensor(expected).is_floating_point()
+        expected = torch.tensor(expected, dtype=torch.float64 if floats else None)
     if yours is None:
         raise Wrong(f"{about} is None: is the `return` missing?\nexpected  {shown(expected, 10)}")
     if not torch.is_tensor(yours):

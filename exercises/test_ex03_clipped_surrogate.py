@@ -25,9 +25,8 @@ def test_the_table(attempt):
         "nothing is clipped": RATIO * A,
         "the clipped ratio is always taken": clipped * A,
         "the larger of the two numbers is taken": torch.max(RATIO * A, clipped * A),
-        "the larger is taken where A < 0":
-            torch.where(A > 0, torch.min(RATIO * A, clipped * A), torch.max(RATIO * A, clipped * A)),
-        "the minimum of the ratios is taken before A comes in": torch.min(RATIO, clipped) * A,
+        "where A < 0 the larger one is taken, as when min is asked of the ratios and A comes later":
+            torch.min(RATIO, clipped) * A,
         "this is the loss, which has the other sign": -torch.min(RATIO * A, clipped * A)})
 
 

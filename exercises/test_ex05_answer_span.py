@@ -12,7 +12,7 @@ class Pieces:
     def __init__(self, pieces):
         self.pieces = pieces
 
-    def decode(self, ids, skip_special_tokens=True, **_):
+    def decode(self, ids, skip_special_tokens=False, **_):
         special = b"" if skip_special_tokens else b"<special>"
         text = b"".join(special if self.pieces[i] is None else self.pieces[i] for i in ids)
         return text.decode("utf-8", "replace")
@@ -31,7 +31,7 @@ class Pieces:
 def span(attempt, *pieces):
     """What the attempt answers for a completion of these tokens, one id each."""
     tokenizer, ids = Pieces(pieces), list(range(len(pieces)))
-    found = attempt(tokenizer, ids, tokenizer.decode(ids))
+    found = attempt(tokenizer, ids, tokenizer.decode(ids, skip_special_tokens=True))
     expect_true(found is None or isinstance(found, (tuple, list)) and len(found) == 4,
                 f"The answer must be four numbers or None; yours is {found!r}.")
     expect_equal(ids, list(range(len(pieces))))

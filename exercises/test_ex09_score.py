@@ -18,7 +18,7 @@ def test_the_token_that_ends_a_completion_is_part_of_it(attempt):
     """The model sampled it, so it is trained. A mask made of `ids != pad` leaves it out, and the
     policy never learns to stop. How long a completion is, only its list knows."""
     _, mask, _ = attempt(Reader(), [[5, 6]] * 2, [[3, 4, END], [END]], PAD)
-    expect(mask, [[1, 1, 1], [1, 0, 0]], tolerance=0, about="the mask", mistakes={
+    expect(mask, [[True, True, True], [True, False, False]], tolerance=0, about="the mask", mistakes={
         "tokens that look like padding are left out": [[1, 1, 0], [0, 0, 0]]})
 
 
@@ -62,7 +62,7 @@ def test_any_rows_with_any_padding_id(attempt):
         logprobs, mask, mean = attempt(model, prompts, completions, pad)
         T = max(map(len, completions))
         rows = [alone(model, *row) for row in zip(prompts, completions)]
-        expect(mask, [[1] * len(c) + [0] * (T - len(c)) for c in completions], tolerance=0,
+        expect(mask, [[True] * len(c) + [False] * (T - len(c)) for c in completions], tolerance=0,
                about="the mask")
         expect(logprobs, [row + [0.0] * (T - len(row)) for row in rows],
                about="the log-probabilities")
