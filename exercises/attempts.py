@@ -47,7 +47,7 @@ def refusal(exercise, source):
     tree = ast.parse(source)
     names = imported(tree)
     for name in sorted(names & (OURS - allowed(exercise))):
-        return (f"It imports {name}, which is the project's own code. The exercise is to write the "
+        return (f"It imports {name}, which is the project's own code.\nThe exercise is to write the "
                 "function yourself.")
     for name in sorted(names & SYSTEM):
         return f"It imports {name}, and an answer needs nothing of the system: take the line out."
@@ -55,6 +55,15 @@ def refusal(exercise, source):
         if isinstance(node, ast.Name) and node.id in CALLS:
             return f"Line {node.lineno} uses {node.id}, and an answer needs none of it."
     return None
+
+
+def source_of(path):
+    """The text of a file of at most SIZE characters, its lines ended in one way."""
+    with open(path, encoding="utf-8") as file:
+        text = file.read(SIZE + 1)
+    if len(text) > SIZE:
+        raise ValueError(f"it is longer than {SIZE} characters.")
+    return text.strip()
 
 
 class Recorded:
@@ -77,15 +86,14 @@ class Recorded:
 def load(exercise, folder=HERE):
     """The function of exNN_name.py in this folder, as Recorded. Raises Wrong where there is none."""
     path, name = Path(folder).resolve() / f"{exercise}.py", exercise[len("ex01_"):]
-    if not path.is_file() or path.stat().st_size > SIZE:
-        raise Wrong(f"{path} is not there, or is no file of at most {SIZE} characters.")
+    if not path.is_file():
+        raise Wrong(f"{path} is not there.")
     try:
-        reason = refusal(exercise, path.read_text("utf-8"))
+        reason = refusal(exercise, source_of(path))
     except (SyntaxError, ValueError, RecursionError) as error:
-        where = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
-        raise Wrong(f"{path.name}{where} is no Python that can be read: {error}") from None
+        raise Wrong(f"{path.name} is no Python that can be read: {error}") from None
     if reason:
-        raise Wrong(f"{path.name} is no answer. {reason}")
+        raise Wrong(f"{path.name} is no answer.\n{reason}")
     for place in (str(folder), str(ROOT)):  # last, so that no file of a reader hides a library
         if place not in sys.path:
             sys.path.append(place)

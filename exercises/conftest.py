@@ -19,8 +19,11 @@ sys.path.extend(str(folder) for folder in (HERE, HERE.parent) if str(folder) not
 import attempts  # noqa: E402
 from expected import Wrong  # noqa: E402
 
+PRINTED = 2000  # characters of what an attempt printed that are shown
+
 stopped = {}  # exercise -> its first mark that failed
 loaded = {}   # exercise -> Recorded, or why there is none
+write_to = []  # the file of --write-marks
 
 
 def pytest_addoption(parser):
@@ -30,9 +33,13 @@ def pytest_addoption(parser):
                     help="mark the ex*.py of this folder; write it with =, as --attempts=FOLDER")
     group.addoption("--all-marks", action="store_true",
                     help="do not stop an exercise at its first failed mark")
+    group.addoption("--write-marks", metavar="FILE",
+                    help="add a line to this file for each mark that passed, at once")
 
 
 def pytest_configure(config):
+    if config.option.write_marks:
+        write_to.append(Path(config.option.write_marks).resolve())
     # PyTorch warns of its own parts while it is imported. That is no reader's mistake.
     config.addinivalue_line("filterwarnings", "ignore::DeprecationWarning")
     config.addinivalue_line("filterwarnings", "ignore::FutureWarning")
@@ -64,14 +71,20 @@ def load(exercise, config):
 @pytest.fixture
 def attempt(request):
     """test_ex01_group_advantages.py gets `group_advantages` of ex01_group_advantages.py."""
-    recorded = load(exercise_of(request.node), request.config)
-    recorded.asked = ""
-    return recorded
+    exercise = exercise_of(request.node)
+    if isinstance(loaded.get(exercise), attempts.Recorded):
+        loaded[exercise].asked = ""
+
+    def ask(*args, **kwargs):  # loaded here, so that a file that cannot be is a failed mark as well
+        return load(exercise, request.config)(*args, **kwargs)
+    return ask
 
 
 def pytest_runtest_setup(item):
-    if exercise_of(item) in stopped and not item.config.option.all_marks:
-        pytest.skip(f"after {stopped[exercise_of(item)]}")
+    exercise = exercise_of(item)
+    nothing = isinstance(loaded.get(exercise), BaseException)  # every mark would say the same
+    if exercise in stopped and (nothing or not item.config.option.all_marks):
+        pytest.skip(f"after {stopped[exercise]}")
 
 
 def own_lines(error, path):
@@ -110,8 +123,26 @@ def pytest_runtest_makereport(item, call):
     error = call.excinfo.value
     if isinstance(error, KeyboardInterrupt):
         return
-    sentence = textwrap.fill(" ".join((item.function.__doc__ or "").split()), 88)
-    report.longrepr = f"{sentence}\n\n{message(exercise, error, item.config)}\n"
+    text = f"{message(exercise, error, item.config)}\n"
+    if not isinstance(loaded.get(exercise), BaseException):
+        sentence = " ".join((item.function.__doc__ or "").split())
+        text = f"{textwrap.fill(sentence, 88)}\n\n{text}"
+    report.longrepr = text
+    report.sections = [(title, said if len(said) < PRINTED else f"{said[:PRINTED]}\n... and more")
+                       for title, said in report.sections]
+
+
+def pytest_runtest_logreport(report):
+    """Written mark by mark: what comes later may never return."""
+    if write_to and report.when == "call" and report.passed:
+        with open(write_to[0], "a", encoding="utf-8") as file:
+            file.write(report.nodeid.split("::")[-1] + "\n")
+
+
+def pytest_sessionfinish():
+    if write_to:
+        with open(write_to[0], "a", encoding="utf-8") as file:
+            file.write("finished\n")
 
 
 def pytest_terminal_summary(terminalreporter):

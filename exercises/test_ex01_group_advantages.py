@@ -71,7 +71,8 @@ def test_the_rewards_are_left_as_they_were(attempt):
     place (-=, sub_) falsifies the log."""
     for scale_by_std in (False, True):
         rewards = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
-        attempt(rewards, scale_by_std)
+        right = by_loops(rewards, scale_by_std)
+        expect(attempt(rewards, scale_by_std), right)
         expect_equal(rewards.tolist(), [[1.0, 0.0], [0.5, 0.5]])
 
 

@@ -57,6 +57,7 @@ def test_the_gradient_flows_and_the_last_position_has_none(attempt):
     logits, ids = example()
     logits.requires_grad_()
     yours = attempt(logits, ids, 2)
+    expect(yours, by_hand(logits, ids, 2, 1.0))
     expect_true(yours.requires_grad, "Your result has no gradient: it left the graph on the way.")
     yours.sum().backward()
     expect_true(logits.grad is not None, "Your result's gradient does not reach the logits.")

@@ -45,6 +45,7 @@ def test_where_the_gradient_stops(attempt):
     a bad one below 1 - low. On the wrong side of 1 the gradient must still push back."""
     ratio = RATIO.clone().requires_grad_()
     yours = attempt(ratio, A, 0.2, 0.2)
+    expect(yours, by_cases(RATIO, A, 0.2, 0.2)[0])
     expect_true(yours.requires_grad, "Your result has no gradient: it left the graph on the way.")
     yours.sum().backward()
     expect(ratio.grad, [[0.0, 1.0, -1.0, 0.0, -1.0]], about="the gradient of your result's sum")

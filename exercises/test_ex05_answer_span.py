@@ -72,6 +72,7 @@ def test_one_token_a_part(attempt):
 
 def test_no_box_or_half_a_box(attempt):
     """A completion that was cut off inside its box has no answer: None."""
+    expect_equal(span(attempt, b"\\boxed{", b"7", b"}"), (0, 1, 2, 3))
     expect_equal(span(attempt, b"so ", b"7"), None)
     expect_equal(span(attempt, b"\\boxed{", b"7"), None)
 

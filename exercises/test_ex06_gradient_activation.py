@@ -77,6 +77,7 @@ def test_what_follows_the_answer_cannot_have_moved_it(attempt):
     numbers, not part of the loss's graph: detach what you return."""
     _, _, forward = example(**ROWS)
     s = attempt(forward, SPANS)
+    expect_true(torch.is_tensor(s), "Your saliency is no tensor.")
     expect_true(not s.requires_grad, "Your saliency is still in the graph.")
     expect((s != 0).int(), [[1, 1, 1, 1, 0, 0], [0] * 6, [1, 1, 1, 0, 0, 0]], tolerance=0,
            about="where your saliency is not 0 (1) and where it is (0)")
@@ -86,7 +87,7 @@ def test_the_policy_s_gradient_is_left_alone(attempt):
     """J.backward() would add the answer's gradient to that of the update, and free the graph."""
     model, _, forward = example(**ROWS)
     before = forward.embeddings.detach().clone()
-    attempt(forward, SPANS)
+    expect_true(torch.is_tensor(attempt(forward, SPANS)), "Your saliency is no tensor.")
     expect_true(all(p.grad is None for p in model.parameters()),
                 "A parameter's .grad was written, by backward() as it seems.")
     expect(forward.embeddings.detach(), before, tolerance=0, about="forward.embeddings afterwards")

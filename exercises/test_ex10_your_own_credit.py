@@ -28,6 +28,7 @@ def test_a_row_s_weights_depend_on_no_other_row(attempt):
     Padding is part of the batch too: it is as long as the longest row."""
     _, forward = forward_of(range(6))
     together, mask = attempt(forward), forward.completion_mask
+    expect_true(torch.is_tensor(together), "Your weights are no tensor.")
     for rows in ([0, 1], [5, 4], [3], [2]):
         _, part = forward_of(rows)
         apart, on = attempt(part), part.completion_mask
@@ -44,7 +45,7 @@ def test_the_policy_s_gradient_is_left_alone(attempt):
     model, forward = forward_of(range(6))
     names = ("logprobs", "entropy", "advantages", "rewards", "completion_mask", "embeddings")
     before = {name: getattr(forward, name).detach().clone() for name in names}
-    attempt(forward)
+    expect_true(torch.is_tensor(attempt(forward)), "Your weights are no tensor.")
     for name in names:
         expect_true(torch.equal(getattr(forward, name).detach(), before[name]),
                     f"forward.{name} was changed in place.")

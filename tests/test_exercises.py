@@ -10,7 +10,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -316,7 +315,6 @@ EDITS = {
          "((samples - c - 1) / (samples - 1)) ** (k - 1) if k > 1 else 1 - c / samples"),
         ("k < 1 or k > samples", "k > samples"), ("k < 1 or k > samples", "k < 1"),
         ("k < 1 or k > samples", "False"), ("k < 1 or k > samples", "k < 1 or k >= samples"),
-        ("k < 1 or k > samples", "k == 0 or k > samples"),
         ("k < 1 or k > samples", "k < 1 or k > samples or k > correct.max()"),
         ("ValueError", "IndexError"), ("ValueError", "AssertionError"),
         (", dtype=torch.float64", ""), ("1 - torch.tensor", "torch.tensor"),
@@ -444,3 +442,132 @@ def test_a_wrong_answer_is_marked_wrong(name):
         if next(failures(name, function(name, RIGHT[name].replace(old, new))), None) is None:
             passed.append(new)
     assert not passed, f"wrong answers that pass all marks: {passed}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_mark_is_for_nothing(name):
+    """An answer that returns None, or what it was given, passes not one mark."""
+    assert len(list(failures(name, lambda *args, **kwargs: None))) == len(marks(name))
+    assert len(list(failures(name, lambda first, *args, **kwargs: first))) == len(marks(name))
+
+
+# ------------------------------------------------------------------ the same, through pytest
+
+CHEATS = {
+    "ex01_group_advantages": ["from grpo import group_advantages", "import grpo as g"],
+    "ex02_completion_logprobs": ["from test_ex02_completion_logprobs import by_hand"],
+    "ex03_clipped_surrogate": ["from exercises.solutions import clipped_surrogate"],
+    "ex04_pass_at_k": ["import intervals", "pass_at_k = __import__('intervals').pass_at_k"],
+    "ex05_answer_span": ["from saliency import answer_span", "import verify"],
+    "ex06_gradient_activation": ["def f():\n    from saliency import gradient_activation as g"],
+    "ex07_grail_credit": ["import importlib", "from grail import grail_credit"],
+    "ex08_bilevel_weights": ["import oar, torch", "exec('import oar')"],
+    "ex09_score": ["from solutions import score", "import rollout, grpo"],
+    "ex10_your_own_credit": ["from solutions import your_own_credit", "import conftest"]}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_another_s_function_is_no_answer(name):
+    """The project's own, the marks' oracle, and ways around."""
+    for line in CHEATS[name]:
+        assert attempts.refusal(name, line + "\n" + RIGHT[name]), line
+    assert attempts.refusal(name, (FOLDER / f"{name}.py").read_text("utf-8")) is None
+
+
+def pytest_of(*arguments):
+    """(exit status, what pytest prints and which of our modules it needed) of marking exercises."""
+    code = ("import sys, pytest; status = pytest.main(sys.argv[1:]); "
+            "print('imported', {'transformers', 'grpo'} & set(sys.modules)); sys.exit(status)")
+    done = subprocess.run([sys.executable, "-c", code, "exercises", "-p", "no:cacheprovider",
+                           *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    return done.returncode, done.stdout + done.stderr
+
+
+def answer(folder, name, text):
+    """Write an answer into a folder as a reader does: below the stub's imports."""
+    stub = (FOLDER / f"{name}.py").read_text("utf-8")
+    imports = [line for line in stub.split("\n") if re.match("import|from", line)]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.py").write_text("\n".join(imports) + "\n\n" + text, "utf-8")
+
+
+def test_a_failed_mark_teaches(tmp_path):
+    """Its sentence, what was asked, both results whole and the mistake by name; then it stops."""
+    wrong = RIGHT["ex01_group_advantages"].replace(STD, "rewards.std(unbiased=False)")
+    answer(tmp_path, "ex01_group_advantages", wrong)
+    wrong = RIGHT["ex04_pass_at_k"].replace("if k < 1", "print('seen', k)\n    if kk < 1")
+    answer(tmp_path, "ex04_pass_at_k", wrong)
+    answer(tmp_path, "ex07_grail_credit", "from grail import grail_credit\n")
+    status, text = pytest_of(f"--attempts={tmp_path}", "-k", "ex01 or ex04 or ex07 or ex08")
+    assert status == 1
+    for line in ("Mean and std belong to the same group. With the std of the whole batch",
+                 "asked     rewards = [[1, 0, 0, 0],\n                     [1, 1, 0, 0]]",
+                 "yours     [[1.54919, -0.516397, -0.516397, -0.516397],\n           [1.0327",
+                 "expected  [[1.73205, -0.57735, -0.57735, -0.57735],\n           [1, 1, -1, -1]]",
+                 "It looks like this mistake: the std is that of the whole batch\n",
+                 "ex01_group_advantages     2 of 7 marks  stopped at test_the_std_of_its_own_group",
+                 "NameError: name 'kk' is not defined", "if kk < 1 or k > samples", "seen 2",
+                 "It imports grail, which is the project's own code.",
+                 f"{tmp_path}/ex08_bilevel_weights.py is not there."):
+        assert line in text, line
+    assert "torch.jit" not in text and "Warning" not in text and text.count("asked ") == 2
+    # Importing transformers takes longer than marking: nothing but exercise 10 needs a model.
+    assert "imported set()" in text
+
+
+@pytest.mark.slow
+def test_every_right_answer_is_green_as_a_file_and_so_are_the_solutions(tmp_path):
+    """With the stub's own imports: right answers once failed because a stub imported nothing."""
+    for name in NAMES:
+        answer(tmp_path, name, RIGHT[name])
+    status, text = pytest_of(f"--attempts={tmp_path}")
+    assert status == 0 and text.count(" marks  done") == 10
+    status, text = pytest_of("--solutions")
+    assert status == 0 and text.count(" marks  done") == 10
+    status, text = pytest_of()
+    assert status == 1 and text.count("stopped at") == 10
+
+
+HOSTILE = {
+    "ex01_group_advantages": "torch.os._exit(0)",
+    "ex02_completion_logprobs": "def completion_logprobs(*a):\n    while True: pass",
+    "ex03_clipped_surrogate": "def clipped_surrogate(*a):\n    while True: print('x' * 100_000)",
+    "ex04_pass_at_k": "torch.os.kill(torch.os.getppid(), 9)",
+    "ex05_answer_span": "raise SystemExit(0)",
+    "ex06_gradient_activation": "def gradient_activation(*a): raise KeyboardInterrupt",
+    "ex08_bilevel_weights": "\0", "ex09_score": "def score(*a): return score(*a)"}
+
+
+@pytest.mark.slow
+def test_a_folder_of_submissions_becomes_a_table(tmp_path):
+    """A right one, a stub, a wrong one, and one that does harm: it stops nobody else's marks."""
+    folder, table = tmp_path / "submissions", tmp_path / "marks.csv"
+    answer(folder / "anna" / "deep", "ex01_group_advantages", RIGHT["ex01_group_advantages"])
+    answer(folder / "anna" / "deep", "ex03_clipped_surrogate",
+           RIGHT["ex03_clipped_surrogate"].replace(MINIMUM, "plain"))
+    (folder / "=ben").mkdir()
+    stub = (FOLDER / "ex01_group_advantages.py").read_text("utf-8")
+    (folder / "=ben" / "ex01_group_advantages.py").write_text(stub, "utf-8")
+    for name, text in HOSTILE.items():
+        answer(folder / "eve", name, text)
+    (folder / "eve" / "conftest.py").write_text("raise SystemExit")
+    (folder / "eve" / "torch.py").write_text("raise SystemExit")
+    (folder / "fay").mkdir()
+    (folder / "fay" / "ex02_completion_logprobs.py").write_bytes(b"\xff\xfe")
+    os.symlink("/etc/hostname", folder / "fay" / "ex03_clipped_surrogate.py")
+    answer(folder / "gil", "ex04_pass_at_k", RIGHT["ex04_pass_at_k"])
+    command = [sys.executable, str(FOLDER / "mark.py"), str(folder), "--csv", str(table),
+               "--seconds", "60", "--jobs", "2", "--feedback", str(tmp_path / "feedback")]
+    assert subprocess.run(command, capture_output=True).returncode == 0
+    rows = list(csv.DictReader(open(table, encoding="utf-8")))
+    assert [row["student"] for row in rows] == ["'=ben", "anna", "eve", "fay", "gil"]
+    ben, anna, eve, fay, gil = rows
+    assert (anna["ex01 (of 7)"], anna["ex03 (of 5)"], anna["ex04 (of 6)"]) == ("7", "0", "")
+    assert anna["done (of 10)"] == "1" and ben["ex01 (of 7)"] == "" and gil["ex04 (of 6)"] == "6"
+    assert {eve[key] for key in eve if key[:2] == "ex" and eve[key]} == {"0"}
+    for note in ("ex01: ended before", "ex02: stopped after 60 s", "ex04: ended before"):
+        assert note in eve["notes"]
+    assert "ex02: cannot be read" in fay["notes"] and "ex03: no plain file" in fay["notes"]
+    assert "It looks like" in (tmp_path / "feedback" / "anna.txt").read_text("utf-8")
+    again = subprocess.run(command, capture_output=True, text=True)  # marks are not overwritten
+    assert again.returncode == 2 and "give another name" in again.stderr
