@@ -47,8 +47,8 @@ def refusal(exercise, source):
     tree = ast.parse(source)
     names = imported(tree)
     for name in sorted(names & (OURS - allowed(exercise))):
-        return (f"It imports {name}, which is the project's own code.\nThe exercise is to write the "
-                "function yourself.")
+        return (f"It imports {name}, which is the project's own code.\n"
+                "The exercise is to write the function yourself.")
     for name in sorted(names & SYSTEM):
         return f"It imports {name}, and an answer needs nothing of the system: take the line out."
     for node in ast.walk(tree):
@@ -84,7 +84,7 @@ class Recorded:
 
 
 def load(exercise, folder=HERE):
-    """The function of exNN_name.py in this folder, as Recorded. Raises Wrong where there is none."""
+    """The function of exNN_name.py in this folder, as Recorded; Wrong where there is none."""
     path, name = Path(folder).resolve() / f"{exercise}.py", exercise[len("ex01_"):]
     if not path.is_file():
         raise Wrong(f"{path} is not there.")

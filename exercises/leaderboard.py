@@ -79,12 +79,13 @@ def enter(row):
 
 
 def show(rows):
-    print(f"\n{'sampled accuracy, %':24}{'score':>7}{'over GRAIL':>12}   95 % interval\n"
+    print(f"\n{'sampled accuracy, %':24}{'score':>7}{'over GRAIL':>12}   95 % interval, and the "
+          "problems that would show one point\n"
           f"{'grail':24}{100 * rows[0]['a']:7.1f}")
     for row in sorted(rows, key=lambda row: -row["b"]):
         print(f"{row['name']:24}{100 * row['b']:7.1f}{100 * row['difference']:+12.1f}   "
               f"[{100 * row['low']:+.1f}, {100 * row['high']:+.1f}]  "
-              f"{row['verdict'].removeprefix('B ')}")
+              f"{row['verdict'].removeprefix('B ')}, {row['needed']:,}")
 
 
 def main():

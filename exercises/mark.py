@@ -6,9 +6,9 @@
 A sub-folder holds ex01_*.py ... ex10_*.py, as many as there are, at any depth. An exercise's column
 has the marks that passed; it is empty where nothing was handed in or the stub is unchanged.
 
-Each exercise of each student runs in a process of its own, in an empty folder, for at most --seconds
-and within 8 GiB. What fails, hangs, exits or prints without end costs its author marks and nobody
-else. It is no sandbox: the code runs as you. If you do not trust its authors, run this in a
+Each exercise of each student runs in a process of its own, in an empty folder, for --seconds at
+most and within 8 GiB. What fails, hangs, exits or prints without end costs its author marks and
+nobody else. It is no sandbox: the code runs as you. If you do not trust its authors, run this in a
 container or under an account of its own.
 """
 import argparse
@@ -31,7 +31,7 @@ from attempts import EXERCISES, HERE, ROOT, SIZE, source_of  # noqa: E402
 KEPT = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "SYSTEMROOT", "PYTHONPATH")
 # As a child of this shell, a submission that kills its parent kills the shell. Kilobytes of memory,
 # blocks of a file, seconds of a processor; systems that lack one of them go without.
-SHELL = ('ulimit -v 8388608; ulimit -f 20000; ulimit -t "$0"; "$@"; exit $?')
+SHELL = 'ulimit -v 8388608; ulimit -f 20000; ulimit -t "$0"; "$@"; exit $?'
 TOTAL = {exercise: [node.name for node in ast.parse(
     (HERE / f"test_{exercise}.py").read_text("utf-8")).body
     if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]

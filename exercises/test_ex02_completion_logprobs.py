@@ -68,7 +68,8 @@ def test_the_gradient_flows_and_the_last_position_has_none(attempt):
 def test_any_size_and_nothing_is_changed(attempt):
     """The model's logits and ids are needed again afterwards, so nothing is divided or written in
     place; and it works for one row and for one token."""
-    for B, L, V, P, T in ((1, 2, 2, 1, 1.0), (3, 9, 11, 4, 0.6), (4, 6, 5, 5, 1.5), (2, 7, 3, 1, 1)):
+    sizes = [(1, 2, 2, 1, 1.0), (3, 9, 11, 4, 0.6), (4, 6, 5, 5, 1.5), (2, 7, 3, 1, 1.0)]
+    for B, L, V, P, T in sizes:
         logits, ids = example(B, L, V, seed=L)
         before = logits.clone(), ids.clone()
         expect(attempt(logits, ids, P, T), by_hand(logits, ids, P, T))

@@ -60,7 +60,8 @@ def test_any_advantage_and_nothing_is_changed(attempt):
     """A may be any number, 0 too, and it stretches the value and the gradient. Nothing is clipped
     or multiplied in place: the ratio is logged afterwards."""
     generator = torch.Generator().manual_seed(2)
-    for B, T, width, low, high in ((1, 9, 9, 0.2, 0.2), (4, 30, 1, 0.2, 0.28), (3, 40, 40, 0.4, 0.1)):
+    sizes = [(1, 9, 9, 0.2, 0.2), (4, 30, 1, 0.2, 0.28), (3, 40, 40, 0.4, 0.1)]
+    for B, T, width, low, high in sizes:
         ratio = torch.randn(B, T, generator=generator).exp().requires_grad_()
         advantages = 2 * torch.randn(B, width, generator=generator)
         advantages[0, 0] = 0.0

@@ -123,7 +123,8 @@ def test_any_text_cut_anywhere(attempt):
     parts = ["so ", "x é", "7", "}", "∑", "{y}", "🙂", BOX + "42}", BOX + "}", BOX + "é{∑}🙂}",
              BOX + "\\frac{1}{2}}"]
     for _ in range(200):
-        text = "".join(draw.choices(parts, k=draw.randint(1, 6))) + draw.choice(["", BOX, BOX + "{7}"])
+        text = "".join(draw.choices(parts, k=draw.randint(1, 6)))
+        text += draw.choice(["", BOX, BOX + "{7}"])
         data, pieces = text.encode(), []
         while data:
             size = draw.choice([1, 1, 2, 3, 7])

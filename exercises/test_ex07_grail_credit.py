@@ -68,8 +68,8 @@ def test_padding_gets_nothing_and_changes_nothing(attempt):
 
 
 def test_rows_that_stay_as_they_are(attempt):
-    """No box, fewer than two tokens before it, or better than its group: weight 1 everywhere, on the
-    content of the box as well. Two tokens before the box are enough."""
+    """No box, fewer than two tokens before it, or better than its group: weight 1 everywhere, on
+    the content of the box as well. Two tokens before the box are enough."""
     expect(weights(attempt, RISING, NONE), [[1.0] * 4])
     expect(weights(attempt, RISING, (0, 1, 2, 3)), [[1.0] * 4])
     expect(weights(attempt, RISING, (1, 2, 3, 4)), [[1.0] * 4])

@@ -18,7 +18,8 @@ def test_the_token_that_ends_a_completion_is_part_of_it(attempt):
     """The model sampled it, so it is trained. A mask made of `ids != pad` leaves it out, and the
     policy never learns to stop. How long a completion is, only its list knows."""
     _, mask, _ = attempt(Reader(), [[5, 6]] * 2, [[3, 4, END], [END]], PAD)
-    expect(mask, [[True, True, True], [True, False, False]], tolerance=0, about="the mask", mistakes={
+    expect(mask, [[True, True, True], [True, False, False]], tolerance=0, about="the mask",
+           mistakes={
         "tokens that look like padding are left out": [[1, 1, 0], [0, 0, 0]]})
 
 

@@ -1,7 +1,7 @@
 """The marks of exercises/ are marked here: stubs red, our own functions green, wrong answers red.
 
 Each wrong answer is a mistake that a reader makes; a mark that lets it through teaches the mistake.
-Most are one edit of a right answer that is written here, so they do not depend on the project's own.
+Most are one edit of a right answer that is written here, independent of the project's own.
 """
 import csv
 import importlib
@@ -288,7 +288,7 @@ EDITS = {
         ("log_p[:, P - 1:-1]", "log_p.roll(-1, 1)[:, P - 1:-1]")],
     "ex03_clipped_surrogate": [
         (MINIMUM, "torch.maximum(plain, bounded)"), (MINIMUM, "bounded"), (MINIMUM, "plain"),
-        (MINIMUM, "torch.where(A > 0, torch.minimum(plain, bounded), torch.maximum(plain, bounded))"),
+        (MINIMUM, "torch.where(A > 0, torch.min(plain, bounded), torch.max(plain, bounded))"),
         (MINIMUM, "torch.minimum(ratio, clipped) * A"), (MINIMUM, "-torch.minimum(plain, bounded)"),
         (MINIMUM, "torch.minimum(plain, bounded).mean()"), (MINIMUM, f"{MINIMUM}.detach()"),
         (MINIMUM, "torch.where(A > 0, torch.minimum(plain, bounded), plain)"),
@@ -339,7 +339,8 @@ EDITS = {
         ("return start, end - 1, end - 1, end", "return start, end, end, end"),
         ("return start, end - 1, end - 1, end", "return None"),
         ("return start, end - 1, end - 1, end", "return start, start + 1, start + 1, end"),
-        ("return None", "return (-1, -1, -1, -1)"), ("owner[begin], owner", "owner[begin] + 1, owner"),
+        ("return None", "return (-1, -1, -1, -1)"),
+        ("owner[begin], owner", "owner[begin] + 1, owner"),
         ("tokenizer.decode(ids[:n]", "tokenizer.decode(tokenizer.encode(text)[:n]"),
         ("len(prefix) - len(owner)", "len(prefix) - (owner and len(owner) or 0) - (n == 1)"),
         ("return start, owner[begin + 7], owner[stop - 2] + 1, end", "return begin, begin + 7, "
@@ -347,7 +348,8 @@ EDITS = {
     "ex06_gradient_activation": [
         (NORM, "g.norm(dim=-1)"), (NORM, "(g * e.detach()).sum(-1).abs()"),
         (NORM, "(g * e.detach()).sum(-1)"), (NORM, "(g * e.detach()).abs().sum(-1)"),
-        (NORM, "(g * e.detach()).pow(2).sum(-1)"), (NORM, "g.norm(dim=-1) * e.detach().norm(dim=-1)"),
+        (NORM, "(g * e.detach()).pow(2).sum(-1)"),
+        (NORM, "g.norm(dim=-1) * e.detach().norm(dim=-1)"),
         (NORM, "(g * e.detach()).abs().mean(-1)"), (NORM, "(g * e).norm(dim=-1)"),
         (NORM, "(g * e.detach()).norm(dim=1)"), (NORM, "(g * (g * e.detach())).norm(dim=-1)"),
         ("s.gather(1, forward.place)", "s[:, :forward.logprobs.shape[1]]"),
@@ -374,15 +376,15 @@ EDITS = {
         ("(logs.var(unbiased=False) + 1e-8).sqrt()", "(logs.std(unbiased=False) + 1e-8)"),
         ("(logs.var(unbiased=False) + 1e-8).sqrt()", "logs.std(unbiased=False)"),
         ("(logs.var(unbiased=False) + 1e-8).sqrt()", "(logs.var(unbiased=False) + 1e-8)"),
-        (".clamp(0.5, 5)", ""), (".clamp(0.5, 5)", ".clamp(max=5)"), (".clamp(0.5, 5)", ".clamp(0.5)"),
+        (".clamp(0.5, 5)", ""), (".clamp(0.5, 5)", ".clamp(max=5)"),
+        (".clamp(0.5, 5)", ".clamp(0.5)"),
         (".clamp(0.5, 5)", ".clamp(0, 5)"), ("1 + 0.5 * z", "1 + z"), ("1 + 0.5 * z", "0.5 * z"),
         ("w[i, content:close] = 5", "w[i, start:end] = 5"), ("w[i, content:close] = 5", "pass"),
         ("w[i, content:close] = 5", "w[i, content:close + 1] = 5"),
         ("w[i, content:close] = 5", "w[i, content:] = 5"), ("start < 2", "start < 1"),
         ("start < 2", "start <= 2"), ("start < 2", "start < 0"), ("mask.double()",
                                                                 "torch.ones_like(s).double()"),
-        ("start < 2 or advantages[i] > 0:\n            continue", "start < 2 or advantages[i] > 0:\n"
-         "            w[i, content:close] = 5\n            continue"),
+        ("            continue", "            w[i, content:close] = 5\n            continue"),
         ("return w", "return w * len(w[0]) / w.sum(1)[:, None]")],
     "ex08_bilevel_weights": [
         ("n.quantile(q)", "n.new_tensor(q)"), ("n.quantile(q)", "z.quantile(q)"),
@@ -391,7 +393,8 @@ EDITS = {
         ("n.quantile(q)", "n.quantile(q, interpolation='lower')"),
         ("n.quantile(q)", "n.quantile(q, interpolation='midpoint')"),
         ("n.quantile(q)", "n.quantile(1 - q)"), ("n.quantile(q)", "n.quantile(0.25)"),
-        ("n.quantile(q)", "n.median()"), (".clamp(min=0.1)", ""), (".clamp(min=0.1)", ".clamp(max=0.1)"),
+        ("n.quantile(q)", "n.median()"), (".clamp(min=0.1)", ""),
+        (".clamp(min=0.1)", ".clamp(max=0.1)"),
         ("(n / (tau + 1e-8)).clamp(min=0.1)", "torch.full_like(n, 0.1)"),
         ("scores.log1p()", "scores"), ("scores.log1p()", "(scores + 1e-8).log()"),
         ("scores.log1p()", "scores.log1p_()"), ("scores.log1p()", "scores.log1p().sort().values"),
@@ -408,8 +411,9 @@ EDITS = {
         (POSITIONS, "(seen.cumsum(1) - 1).clamp(min=0).flip(1)"),
         ("attention_mask=seen", "attention_mask=(ids != pad).long()"),
         (POSITIONS, "((ids != pad).long().cumsum(1) - 1).clamp(min=0)"),
-        ("    logprobs = logprobs * mask", "    mask = ids[:, P:] != pad\n    logprobs = logprobs * mask"),
-        ("logprobs.sum(1) / mask.sum(1)", "logprobs.mean(1)"), ("    logprobs = logprobs * mask", ""),
+        ("    logprobs = logprobs *", "    mask = ids[:, P:] != pad\n    logprobs = logprobs *"),
+        ("logprobs.sum(1) / mask.sum(1)", "logprobs.mean(1)"),
+        ("    logprobs = logprobs * mask", ""),
         ("logprobs.sum(1) / mask.sum(1)", "logprobs.sum(1)"),
         ("logprobs.sum(1) / mask.sum(1)", "logprobs.sum(1) / (ids[:, P:] != pad).sum(1)"),
         ("logprobs.sum(1) / mask.sum(1)", "(logprobs.sum() / mask.sum()).expand(len(ids))"),
@@ -430,7 +434,8 @@ EDITS = {
         ("return w * mask", "return w / w.max()"), ("return w * mask", "return w.softmax(1)"),
         ("return w * mask", "return w * forward.rewards.mean()"),
         ("return w * mask", "forward.logprobs.sum().backward(retain_graph=True); return w"),
-        ("return w * mask", "torch.autograd.grad(forward.logprobs.sum(), forward.embeddings); return w"),
+        ("return w * mask", "torch.autograd.grad(forward.logprobs.sum(), forward.embeddings)\n"
+                            "    return w"),
         ("return w * mask", "return e.add_(0.5)")]}
 
 
@@ -449,6 +454,20 @@ def test_no_mark_is_for_nothing(name):
     """An answer that returns None, or what it was given, passes not one mark."""
     assert len(list(failures(name, lambda *args, **kwargs: None))) == len(marks(name))
     assert len(list(failures(name, lambda first, *args, **kwargs: first))) == len(marks(name))
+
+
+def test_exercise_9_s_model_is_called_as_transformers_are():
+    """Our repaired answer, under a GPT-2: each row equals the row alone."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=11, n_positions=32, n_embd=16, n_layer=2, n_head=2,
+                                       initializer_range=0.5, bos_token_id=0, eos_token_id=0,
+                                       attn_implementation="eager")).eval()
+    alone = importlib.import_module("test_ex09_score").alone
+    rows = [([5], [6, 0]), ([1, 0, 3, 4, 5], [8, 9, 7])]
+    logprobs, _, _ = solutions.score(model, *map(list, zip(*rows)), pad_id=0)
+    for found, row in zip(logprobs, rows):
+        expected.expect(found[:len(row[1])], alone(model, *row))
 
 
 # ------------------------------------------------------------------ the same, through pytest
