@@ -14,9 +14,9 @@ not get the same coin twice, or the coin would be a verdict after all.
 """
 import torch
 
-from problems import BadInput
-from saliency import keyed
-from score import on_card
+from engine.errors import BadInput
+from engine.seeds import generator_for
+from logprobs import to_device
 
 
 def shuffled(weights, sampled, seed):
@@ -27,9 +27,9 @@ def shuffled(weights, sampled, seed):
     b, T = weights.shape
     order = torch.arange(T).repeat(b, 1)                   # (b, T)
     for row, ids in zip(order, sampled):
-        generator = keyed(seed, "shuffle", ids)
+        generator = generator_for(seed, "shuffle", ids)
         row[:len(ids)] = torch.randperm(len(ids), generator=generator)
-    return weights.gather(1, on_card(order, weights.device))
+    return weights.gather(1, to_device(order, weights.device))
 
 
 def shuffled_credit(credit_fn, seed):
@@ -54,7 +54,7 @@ def shuffled_batch_credit(batch_credit, seed):
 def coin_rewards(rollouts, shape, seed):
     """Rewards of this shape (N, G), 0 or 1 with equal chance, whatever the completions say."""
     ids = rollouts.completion_ids.flatten().tolist()
-    coins = torch.rand(shape, generator=keyed(seed, "coin", ids)) < 0.5  # (N, G)
+    coins = torch.rand(shape, generator=generator_for(seed, "coin", ids)) < 0.5  # (N, G)
     return coins.float().to(rollouts.lengths.device)
 
 

@@ -34,11 +34,10 @@ in the code.
 """
 import torch
 
-import problems
 import released
+from engine.errors import BadInput, run_cli
+from engine.flags import flags, parse
 from grpo import train
-from problems import BadInput
-from runs import flags, parse
 
 
 def head_row(hidden, logprobs, mask):
@@ -157,8 +156,8 @@ def batch_credit(config):
 
         def weights(forward):
             b, t = forward.logprobs.shape
-            forward.figures["fallback"] = fell_back.expand(b)
-            forward.figures["weight_good"] = mean_good.expand(b)
+            forward.metrics["fallback"] = fell_back.expand(b)
+            forward.metrics["weight_good"] = mean_good.expand(b)
             return w[forward.rows, :t]
 
         return weights
@@ -197,8 +196,8 @@ def main(argv=None):
     config = parse(parser, argv)
     if config.refinements < 0:
         raise BadInput(f"--refinements {config.refinements}: must be at least 0.")
-    train(config, batch_credit=batch_credit(config))
+    train(config, whole_batch=batch_credit(config))
 
 
 if __name__ == "__main__":
-    problems.run(main)
+    run_cli(main)

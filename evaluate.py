@@ -3,7 +3,7 @@
     python evaluate.py                                         # the tiny model, 1,000 problems x 8
     python evaluate.py --model Qwen/Qwen3-0.6B --data gsm8k,math500 --samples 8 --k 1,8
     python evaluate.py --compare a.jsonl b.jsonl               # with seeds: a0 a1 a2 vs b0 b1 b2
-    python evaluate.py --model Qwen/Qwen3-4B --paper-protocol  # the six sets of the GRAIL paper
+    python evaluate.py --model Qwen/Qwen3-4B --paper-protocol  # as GRAIL's release does
 
 Accuracy is the mean over samples and counts boxed answers only (strict), as the reward does. The
 lenient score beside it also takes "the answer is 7" or a last number: a gain in the first alone is
@@ -26,8 +26,9 @@ import transformers
 from tqdm import tqdm
 
 import verify
-from intervals import interval, pass_at_k, pools, print_comparison, read_samples
-from problems import BadInput, build_prompt, fit, last_box, load_policy, load_problems, run
+from engine.errors import BadInput, run_cli
+from intervals import interval, pools, print_comparison, read_samples
+from problems import build_prompt, last_box, load_policy, load_problems, longest_prompt
 from rollout import sample
 
 PAPER = dict(data="math500,amc23,aime24,college_math,olympiadbench,minerva", samples=3, k="1,3",
@@ -36,6 +37,21 @@ SUBSETS = {"college_math": 200, "olympiadbench": 200}  # the release's sizes; wh
 
 
 # --------------------------------------------------------------------------- one benchmark
+
+
+def pass_at_k(correct, samples, k):
+    """Chance that k of the n samples, drawn without replacement, hold a right one.
+
+        1 - C(n - c, k) / C(n, k)  =  1 - prod_{i < k} (n - c - i) / (n - i)    (Chen et al. 2021)
+
+    correct c (N,) counts -> (N,) float64. The plug-in 1 - (1 - c/n)^k is biased: at p = 0.2, n = 8,
+    k = 4 it expects .517 where the truth is .590. Raises ValueError unless 1 <= k <= n.
+    """
+    if not 1 <= k <= samples:
+        raise ValueError(f"k = {k}: Pass@k needs 1 <= k <= n, and n is {samples}.")
+    i = torch.arange(k)                                                              # (k,)
+    wrong = (samples - correct.double()[..., None] - i) / (samples - i)              # (N, k)
+    return 1 - wrong.prod(-1)                                                        # (N,)
 
 
 def evaluate(model, tokenizer, problems, *, samples=1, temperature=1.0, top_p=1.0, top_k=0,
@@ -60,8 +76,9 @@ def evaluate(model, tokenizer, problems, *, samples=1, temperature=1.0, top_p=1.
         raise BadInput(f"{name}: --seed {seed}: take one from 0 to 2^40.")
     if temperature == 0 and samples > 1:
         raise BadInput(f"--temperature 0 makes all {samples} samples equal; use --samples 1.")
-    for k in ks:
-        pass_at_k(torch.zeros(1), samples, k)  # refuse before hours of sampling, not after
+    for k in ks:  # refuse before hours of sampling, not after
+        if not 1 <= k <= samples:
+            raise BadInput(f"--k {k}: Pass@k needs 1 <= k <= --samples, which is {samples}.")
     decoding = dict(samples=samples, temperature=temperature, top_p=top_p, top_k=top_k,
                     max_new_tokens=max_new_tokens, seed=seed)
     done, file = {}, None
@@ -71,7 +88,7 @@ def evaluate(model, tokenizer, problems, *, samples=1, temperature=1.0, top_p=1.
     todo = [row for row in problems if row["id"] not in done]
     prompts = [build_prompt(tokenizer, row["problem"], thinking) for row in todo]
     if todo:
-        fit(model, tokenizer, prompts)
+        longest_prompt(model, tokenizer, prompts)
     right = sum(record["strict"] for records in done.values() for record in records)
     spoken, spent = 0, 1e-9  # tokens, seconds
     bar = tqdm(total=len(problems), initial=len(done), desc=name, unit="problem",
@@ -125,7 +142,7 @@ def grade(batch, rollouts, samples, name):
 def summarise(records, ks=(1,)):
     """The dict of `evaluate` from N lists of n records."""
     def grid(column):  # (N, n)
-        return torch.tensor([[float(r[column]) for r in rows] for rows in records]).double()
+        return torch.tensor([[r[column] for r in rows] for rows in records], dtype=torch.float64)
 
     strict, n = grid("strict"), len(records[0])
     columns = {"accuracy": strict.mean(1)}                                           # (N,) each
@@ -156,7 +173,30 @@ def majority_vote(records):
         top = max(camps.values(), default=0)
         tied = list(camps.values()).count(top) if right == top else 0
         chance.append(1 / (1 + tied) if right and right >= top else 0.0)
-    return torch.tensor(chance).double()
+    return torch.tensor(chance, dtype=torch.float64)  # not by way of fp32, as .double() would
+
+
+def measure(model, tokenizer, held_out, config, when):
+    """Accuracy on held-out problems, sampled at T = 1 and greedy: printed and returned (dict)."""
+    if not held_out:
+        return None
+    settings = dict(max_new_tokens=config.max_new_tokens, seed=config.seed, quiet=True,
+                    thinking=config.thinking, batch_size=config.prompts * config.group)
+    k = config.eval_samples
+    try:
+        sampled = evaluate(model, tokenizer, held_out, samples=k, ks=(k,), **settings)
+        greedy = evaluate(model, tokenizer, held_out, temperature=0.0, **settings)
+    except BadInput as mistake:  # evaluate.py's batch is ours of a step
+        raise BadInput(str(mistake).replace("--batch-size", "--prompts x --group")) from None
+
+    def percent(value, low, high):
+        return f"{100 * value:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+
+    scores = [percent(s["accuracy"], s["low"], s["high"]) for s in (sampled, greedy)]
+    print(f"{when}: sampled {scores[0]}, greedy {scores[1]}, Pass@{k} "
+          f"{percent(*sampled['pass_at_k'][k])} of {len(held_out)} held-out problems", flush=True)
+    return {name: {k: v for k, v in s.items() if k != "per_problem"}
+            for name, s in (("sampled", sampled), ("greedy", greedy))}
 
 
 # --------------------------------------------------------------------------- the file of samples
@@ -169,8 +209,8 @@ def describe(model, problems, **settings):
         flat = tensor.detach().reshape(-1)  # some 4,096 numbers of each: training moves nearly all
         some = flat[::len(flat) // 4096 + 1].float().cpu()
         weights.update(title.encode() + some.numpy().tobytes())
-    for module in ("problems", "rollout", "verify"):  # they ask, sample and grade
-        code.update((here / f"{module}.py").read_bytes())
+    for module in ("problems", "rollout", "verify", "engine/seeds", "engine/decode"):
+        code.update((here / f"{module}.py").read_bytes())  # they ask, sample and grade
     rows = json.dumps([[row["id"], row["problem"], row["answer"]] for row in problems])
     try:
         git = ["git", "-C", here, "describe", "--always", "--dirty"]
@@ -221,7 +261,8 @@ def print_results(results, ks, majority=False):
         mean, below, above = 0, 0, 0
         for name, w in zip(names, weights):
             columns = results[name]["per_problem"]
-            x = torch.tensor([columns[column] for column in [*wide, *slim]]).double()  # (S, N)
+            x = torch.tensor([columns[column] for column in [*wide, *slim]],
+                             dtype=torch.float64)                                    # (S, N)
             m, (low, high) = x.mean(1), interval(x.T.clamp(max=1))                   # (S,) each
             mean = mean + w * m
             below, above = below + (w * (m - low)) ** 2, above + (w * (high - m)) ** 2
@@ -252,7 +293,7 @@ def main(argv=None):
     add("--majority", action="store_true", help="one more column: the vote of the samples")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu or cuda")
     add("--out", default="", help="file of samples; empty: one in runs/evaluate/")
-    add("--paper-protocol", action="store_true", help="as GRAIL was evaluated: " + str(PAPER))
+    add("--paper-protocol", action="store_true", help="as GRAIL's release evaluates: " + str(PAPER))
     add("--compare", nargs="+", metavar="FILE", help="A B, or with seeds: A A A vs B B B")
     args = parser.parse_args(argv)
     if args.paper_protocol:
@@ -298,4 +339,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    run(main)
+    run_cli(main)

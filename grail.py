@@ -2,7 +2,7 @@ r"""GRAIL: tokens that the answer leans on get more of the advantage.
 
     python grail.py                                 # CPU, a minute: a tiny model learns to think
     python grail.py --model Qwen/Qwen3-0.6B         # one card: GSM8K, 64 rollouts a step
-    python grail.py --model FOLDER --data FILE.jsonl --rows both --as-released
+    python grail.py --model FOLDER --data FILE.jsonl --reweight both --as-released
 
 GRPO gives every token of a completion the same advantage A. GRAIL (Pala, Toh & Poria, arXiv
 2606.04889) multiplies it by a weight:
@@ -12,7 +12,7 @@ GRPO gives every token of a completion the same advantage A. GRAIL (Pala, Toh & 
     w_t = clip(1 + 0.5 z_t, 0.5, 5)     and A_t = A w_t in both branches of the clipped loss
 
 with w = 5 on the content of the box, 1 on its delimiters and on everything after it, and 1
-everywhere in completions without a box or on the wrong side of --rows (default: only completions
+everywhere in completions without a box or that --reweight leaves out (default: only completions
 that fared no better than their group, A <= 0, are reweighted).
 
 This is a clean reading, NOT the published code, whose weights --as-released gives: released.py has
@@ -22,38 +22,35 @@ the three configurations that were released). Where the code looked like a slip 
 
 The release trains in another way as well, where more than the weights acts; for its recipe add
 
-    --as-released --loss constant --inner 4 --mask-truncated
+    --as-released --loss constant --num-iterations 4 --mask-truncated
 
 What we left out, on purpose: weights of mean 1 (the release has none: the mean is in the log line),
 the release's sampler correction (our sampler is the policy), its top-k 50 while sampling.
 """
-from pathlib import Path
-
 import torch
-from transformers import AutoTokenizer
 
-import pages
-import problems
 import released
 import saliency
+import show
+from engine.errors import BadInput, run_cli
+from engine.flags import flags, parse
 from grpo import train
-from runs import flags, parse
-from score import on_card
+from logprobs import to_device
 
 
-def grail_credit(s, mask, spans, advantages, rows="wrong",
+def grail_credit(s, mask, spans, advantages, reweight="wrong",
                  w_mean=1.0, w_std=0.5, w_min=0.5, w_max=5.0):
     """Saliency -> token weights, (B, T) fp32. Needs nothing but tensors: copy it into your trainer.
 
     s (B, T) saliency; mask (B, T) bool, completion tokens; spans (B, 4): start, content, close, end
-    of the box in tokens, -1 without one; advantages (B,); all on one device. rows: "wrong"
+    of the box in tokens, -1 without one; advantages (B,); all on one device. reweight: "wrong"
     reweights completions with A <= 0, "correct" those with A > 0, "both" all. What s holds off the
-    mask is ignored; padding gets 0. Raises ValueError for an unknown `rows`.
+    mask is ignored; padding gets 0. Raises ValueError for an unknown `reweight`.
     """
     A = advantages[:, None]                                                  # (B, 1)
     sides = {"wrong": A <= 0, "correct": A > 0, "both": torch.ones_like(A).bool()}
-    if rows not in sides:
-        raise ValueError(f"rows={rows!r}: must be wrong, correct or both.")
+    if reweight not in sides:
+        raise ValueError(f"reweight={reweight!r}: must be wrong, correct or both.")
 
     t = torch.arange(s.shape[1], device=s.device)                            # (T,)
     start, content, close, _ = spans.T[:, :, None]                           # (B, 1) each
@@ -70,17 +67,17 @@ def grail_credit(s, mask, spans, advantages, rows="wrong",
     w = torch.where(before, (w_mean + w_std * z).clamp(w_min, w_max), 1.0)   # (B, T)
     w = torch.where((t >= content) & (t < close), w_max, w)                  # (B, T)
     # Two tokens at least: one has no spread. Without a box there is none.
-    return torch.where(sides[rows] & (n >= 2), w, 1.0).float() * mask        # (B, T)
+    return torch.where(sides[reweight] & (n >= 2), w, 1.0).float() * mask        # (B, T)
 
 
 def credit(config, signal=saliency.gradient_activation, credit_fn=grail_credit):
     """The credit function that `grpo.train` wants: Forward -> weights (b, T).
 
-    signal(forward, spans, leaf) and credit_fn(s, mask, spans, A, rows): for ablations.
+    signal(forward, spans, activation) and credit_fn(s, mask, spans, A, reweight): for ablations.
     """
     if config.as_released:
         return released.grail(config)
-    signs = {"wrong": [-1], "correct": [1], "both": [-1, 1]}[config.rows]
+    signs = {"wrong": [-1], "correct": [1], "both": [-1, 1]}[config.reweight]
 
     def weights(forward):
         A = forward.advantages                               # (b,)
@@ -89,51 +86,31 @@ def credit(config, signal=saliency.gradient_activation, credit_fn=grail_credit):
         spans = saliency.answer_spans(forward)               # (b, 4)
         asked = torch.tensor([sign in signs for sign in forward.signs])  # (b,)
         found = spans[:, 0] >= 2                             # (b,)
-        forward.figures["fallback"] = on_card(asked & ~found, A.device)
+        lost = torch.where(asked, ~found, torch.nan)         # (b,) NaN: not counted
+        forward.metrics["fallback"] = to_device(lost, A.device)
         wanted = spans.where((asked & found)[:, None], -1)   # (b, 4)
-        s = signal(forward, wanted, config.leaf)             # (b, T)
-        spans = on_card(spans, A.device)
-        return credit_fn(s, forward.completion_mask, spans, A, config.rows)
+        s = signal(forward, wanted, config.activation)             # (b, T)
+        spans = to_device(spans, A.device)
+        return credit_fn(s, forward.completion_mask, spans, A, config.reweight)
 
     return weights
-
-
-def show(summary):
-    """Print one completion of the last steps, coloured by its weights, and write it as a page."""
-    folder, example = Path(summary["folder"]), summary["example"]
-    if example is None:
-        print("no completion was trained, so there is none to show")
-        return
-    tokenizer = AutoTokenizer.from_pretrained(folder / "checkpoint")
-    ids, w = example["ids"], example["weights"]
-    print(f"\nOne completion (reward {example['reward']:.0f}) of: "
-          f"{problems.printable(example['problem'])}\n"
-          "blue: less of the advantage than GRPO gives, plain: the same, red: more"
-          f"{'' if pages.in_colours() else ' (colours are off)'}\n")
-    print(pages.coloured(saliency.pieces(tokenizer, ids), w, pages.in_colours()))
-    both = {"GRPO": ([1.0] * len(ids), None), "GRAIL": (w, None)}
-    shown = pages.entry(tokenizer, ids, example["problem"], example["reward"], both)
-    (folder / "credit.html").write_text(pages.page("GRAIL's credit", [shown]), encoding="utf-8")
-    print(f"\nas a page: {folder}/credit.html\n"
-          "next: python grail.py --rows both, python grpo.py (the baseline), "
-          f"python evaluate.py --model {folder}/checkpoint --data arithmetic --samples 8 --k 1,8")
 
 
 def main(argv=None, credit=credit):
     parser = flags("grail", __doc__.split("\n")[0])
     add = parser.add_argument
-    add("--rows", default="wrong", choices=["wrong", "correct", "both"],
+    add("--reweight", default="wrong", choices=["wrong", "correct", "both"],
         help="completions reweighted: A <= 0, A > 0 or all")
-    add("--leaf", default="embeddings", choices=["embeddings", "first", "middle", "last"],
+    add("--activation", default="embeddings", choices=["embeddings", "first", "middle", "last"],
         help="activation whose saliency is taken")
     add("--as-released", action="store_true",
         help="the released code's weights, see released.py")
     config = parse(parser, argv)
-    if config.compile and config.leaf != "embeddings":
-        raise problems.BadInput(f"--leaf {config.leaf}: compiled layers keep their outputs to "
-                                "themselves; add --no-compile.")
-    show(train(config, credit(config)))
+    if config.compile and config.activation != "embeddings":
+        raise BadInput(f"--activation {config.activation}: compiled layers keep their outputs to "
+                       "themselves; add --no-compile.")
+    show.last_steps(train(config, credit(config)))
 
 
 if __name__ == "__main__":
-    problems.run(main)
+    run_cli(main)

@@ -12,23 +12,25 @@ What we left out, on purpose: a value network, a reward model, several optimizer
 one batch, learning-rate decay, LoRA, more than one card.
 """
 import math
-import time
+from typing import NamedTuple
 
 import torch
 from tqdm import tqdm
 
 import controls
-import pages
 import problems
 import saliency
+import show
 import verify
-from checkpoints import find, save, snapshot, stop_at, watch
-from graphs import WIDTH, Graphs, peak_gb
-from problems import BadInput
-from rollout import sample
-from runs import (LOG, announce, check, flags, load_split, measure, open_run, parse, pick,
-                  prompt_keys, recompute, record, report, warn, widest)
-from score import Forward, forward_pass, on_card, token_logprobs  # noqa: F401
+from engine import graphs
+from engine.checkpoints import find, graceful_stop, stop_at
+from engine.errors import BadInput, run_cli
+from engine.flags import check, flags, parse
+from engine.runs import Clock, enable_checkpointing, open_run, print_settings
+from engine.seeds import problems_of_step, prompt_keys
+from evaluate import measure
+from logprobs import forward_pass, to_device
+from rollout import sample, stop_ids
 
 # ------------------------------------------------------------------------------ the concept
 
@@ -79,6 +81,101 @@ def k3(logprobs, reference):
 # ------------------------------------------------------------------------------ one update
 
 
+def update(model, optimizer, rollouts, rewards, credit_fn, config, tokenizer, reference=None,
+           token_advantages=None, whole_batch=None):
+    """`config.num_iterations` optimizer steps on one batch of rollouts: (metrics, weights (B, T)).
+
+    rewards (N, G). credit_fn(forward) -> weights (b, T): asked in the first pass alone; weights and
+    old log-probs are kept for the others. token_advantages (B, T): a method's own, which the loss
+    takes in place of the group's. whole_batch(forwards, advantages (B,), mask (B, T)) -> credit_fn:
+    for a method that must see all rows first; it gets the Forwards of a pass without gradient.
+    """
+    advantages = group_advantages(rewards, config.scale_by_std).flatten()  # (B,)
+    if token_advantages is None:
+        token_advantages = advantages[:, None].expand_as(rollouts.completion_ids)  # (B, T)
+    batch = plan(model, rollouts, rewards, advantages, token_advantages, config, tokenizer)
+    scale = token_scale(batch.mask, config.loss, config.max_new_tokens)  # (B, T)
+    weights, old, ref = (torch.zeros_like(scale) for _ in range(3))      # (B, T) each
+    sums = Sums(batch)
+
+    if whole_batch is not None and batch.micro:
+        with torch.no_grad():
+            forwards = (scored(model, batch, rows, config, rollouts.logprobs)
+                        for rows in batch.micro)
+            credit_fn = whole_batch(forwards, advantages, batch.mask)
+
+    for iteration in range(config.num_iterations if batch.micro else 0):
+        for rows in tqdm(batch.micro, desc="update", leave=False, disable=None):
+            forward = scored(model, batch, rows, config)
+            at = forward.rows, slice(forward.logprobs.shape[1])  # these rows in a (B, T) tensor
+            if iteration == 0:
+                weights[at] = token_weights(credit_fn, forward)
+                sums.add_rollouts(forward)
+                if graphs.overwritten(model, forward):
+                    forward = scored(model, batch, rows, config)
+                old[at] = forward.logprobs.detach()
+                if reference is not None:
+                    ref[at] = reference_logprobs(reference, batch, rows, config)
+
+            # Padding has log-prob 0 on both sides: the ratio there is exp(0), never inf * 0.
+            ratio = (forward.logprobs - old[at]).exp()  # (b, t)
+            A = token_advantages[at]                    # (b, t)
+            surrogate = clipped_surrogate(ratio, A, config.clip_low, config.clip_high)  # (b, t)
+            objective = weights[at] * surrogate         # (b, t) GRPO's weights are 1
+            if reference is not None:
+                penalty = k3(forward.logprobs, ref[at])           # (b, t)
+                objective = objective - config.kl * penalty       # (b, t)
+                sums.kl = sums.kl + penalty.detach().sum()
+            loss = -(objective * scale[at]).sum()
+            graphs.backward(model, loss)
+
+            sums.add_pass(forward, surrogate < ratio * A, loss)
+            del forward, ratio, surrogate, objective, loss  # free before the next forward is built
+        optimizer_step(model, optimizer, sums, old, weights, credit_fn, config)
+    return sums.metrics(weights, config), weights
+
+
+# ------------------------------------------------------------------------------ its helpers
+
+
+class Batch(NamedTuple):
+    """What an update trains on: B rows, and the micro-batches that they run in."""
+    rollouts: object
+    rewards: torch.Tensor           # (B,)
+    advantages: torch.Tensor        # (B,)
+    token_advantages: torch.Tensor  # (B, T)
+    mask: torch.Tensor              # (B, T) bool, completion tokens of the rows that count
+    graded: torch.Tensor            # (B,) bool, rows that have a gradient
+    signs: list                     # B of -1, 0, 1: the advantages', on the CPU
+    micro: list                     # lists of row numbers
+    groups: int                     # N
+    tokenizer: object
+
+
+def plan(model, rollouts, rewards, advantages, token_advantages, config, tokenizer):
+    """Decide which rows run, and in which micro-batches: a Batch."""
+    trained = torch.ones_like(rollouts.finished)  # (B,)
+    if config.mask_truncated:
+        trained = rollouts.finished
+    mask = rollouts.completion_mask & trained[:, None]  # (B, T)
+
+    # A row of advantage 0 has gradient 0: skip its forward, keep it in the denominator. Not under
+    # a KL penalty, which pulls on every row.
+    graded = trained & (token_advantages != 0).any(1)  # (B,)
+    needed = trained if config.kl > 0 else graded      # (B,)
+
+    # Rows of one sign together: a credit function that reweights one sign can then skip whole
+    # micro-batches. Then by length: rows of one micro-batch are padded to its longest.
+    signs = advantages.sign().tolist()
+    tokens = [prompt + completion for prompt, completion in rollouts.sizes]
+    order = needed.nonzero()[:, 0].tolist()
+    order.sort(key=lambda i: (signs[i], -tokens[i]))
+    padded = [graphs.padded_length(model, n) for n in tokens]
+    micro = microbatches(order, padded, config.tokens_per_microbatch)
+    return Batch(rollouts, rewards.flatten(), advantages, token_advantages, mask, graded, signs,
+                 micro, len(rewards), tokenizer)
+
+
 def microbatches(rows, tokens, budget):
     """`rows`, a list of row numbers in order, cut so that rows x longest row <= budget tokens.
 
@@ -95,217 +192,248 @@ def microbatches(rows, tokens, budget):
     return batches
 
 
-def update(model, optimizer, rollouts, rewards, credit, config, tokenizer, reference=None,
-           token_advantages=None, batch_credit=None):
-    """`config.inner` optimizer steps on one batch of rollouts; returns statistics for the log.
+def autocast(device):
+    """Matrix products in bf16 on CUDA; all in fp32 on a CPU. Weights are fp32 on both."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
 
-    rewards (N, G). Weights and old log-probs come from the first pass and are kept for the others.
-    token_advantages (B, T): a method's own, which the loss then takes instead of the group's.
-    batch_credit(forwards, advantages (B,), mask (B, T)) -> credit: for a method that must see the
-    whole batch first. It gets the Forwards of a pass without gradient, one at a time.
+
+def scored(model, batch, rows, config, logprobs=None):
+    """The policy's Forward of `rows`, a list of b row numbers; logprobs: see forward_pass."""
+    device = batch.mask.device
+    at = to_device(rows, device)  # (b,)
+    with autocast(device):
+        return forward_pass(
+            model, batch.rollouts, rows, config.temperature, logprobs, tokenizer=batch.tokenizer,
+            texts=[batch.rollouts.texts[i] for i in rows], rewards=batch.rewards[at],
+            advantages=batch.advantages[at], signs=[batch.signs[i] for i in rows])
+
+
+def reference_logprobs(reference, batch, rows, config):
+    """The same completions' log-probs (b, t) under the reference, at the same temperature."""
+    with autocast(batch.mask.device), torch.no_grad():
+        return forward_pass(reference, batch.rollouts, rows, config.temperature).logprobs
+
+
+def name_of(credit_fn):
+    """What an error calls a credit function, e.g. grail.credit.<locals>.weights."""
+    name = getattr(credit_fn, "__qualname__", type(credit_fn).__name__)
+    return f"{credit_fn.__module__}.{name}"
+
+
+def token_weights(credit_fn, forward):
+    """The weights of this credit function, (b, T), outside of the graph, 0 on padding.
+
+    Raises BadInput for another shape. Their values are checked in `optimizer_step`, once a pass.
     """
-    B, T = rollouts.completion_ids.shape
-    device = rollouts.lengths.device
-    advantages = group_advantages(rewards, config.scale_by_std).flatten()  # (B,)
-    if token_advantages is None:
-        token_advantages = advantages[:, None].expand(B, T)  # (B, T)
-    trained = rollouts.finished | (not config.mask_truncated)  # (B,)
-    mask = rollouts.completion_mask & trained[:, None]  # (B, T)
-    scale = token_scale(mask, config.loss, config.max_new_tokens)  # (B, T)
-    # A row of advantage 0 has gradient 0: skip its forward, keep it in the denominator. Not under
-    # a KL penalty, which pulls on every row.
-    counts = trained & (token_advantages != 0).any(1)  # (B,) rows that have a gradient
-    needed = counts | (trained & (config.kl > 0))      # (B,)
-    order = needed.nonzero()[:, 0].tolist()
-    # Alike signs together, for a credit of one sign then has whole batches to skip; then lengths.
-    signs, total_tokens = advantages.sign().tolist(), [sum(size) for size in rollouts.sizes]
-    order.sort(key=lambda i: (signs[i], -total_tokens[i]))
-    width = WIDTH if config.compile else 1  # what a recording pads rows to
-    batches = microbatches(order, [-(-n // width) * width for n in total_tokens],
-                           config.tokens_per_microbatch)
-    old, weights, ref = (torch.zeros(B, T, device=device) for _ in range(3))  # (B, T) each
-    total = {name: torch.zeros((), device=device)  # read once a step: to read is to wait
-             for name in ("loss", "clipped", "entropy", "tokens", "gap_sum", "gap_max", "kl")}
-    autocast = torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
-    grad_norm = 0.0
-    noted = {}  # sums of Forward.figures over the rows that have a gradient
+    weights = credit_fn(forward)
+    if weights.shape != forward.logprobs.shape:
+        raise BadInput(f"the credit function {name_of(credit_fn)} gave weights of shape "
+                       f"{tuple(weights.shape)}; it must give one for each token, "
+                       f"{tuple(forward.logprobs.shape)}.")
+    # A weight is a constant of the loss: its own gradient would be another objective.
+    return weights.detach().masked_fill(~forward.completion_mask, 0)  # (b, T)
 
-    def forward_of(rows, logprobs=None):
-        at = on_card(rows, device)  # (b,)
-        with autocast:
-            return forward_pass(model, rollouts, rows, config.temperature, config.compile,
-                                logprobs, tokenizer=tokenizer,
-                                texts=[rollouts.texts[i] for i in rows],
-                                rewards=rewards.flatten()[at], advantages=advantages[at],
-                                signs=[signs[i] for i in rows])
 
-    if batch_credit is not None and batches:
-        with torch.no_grad():
-            seen = (forward_of(batch, rollouts.logprobs) for batch in batches)
-            credit = batch_credit(seen, advantages, mask)
-    for inner in range(config.inner if batches else 0):
-        for batch in tqdm(batches, desc="update", leave=False, disable=None):
-            forward = forward_of(batch)
-            rows, t = forward.rows, forward.logprobs.shape[1]
-            if inner == 0:
-                turn = config.compile and model.graphs.turn
-                weights[rows, :t] = credit(forward) * forward.completion_mask
-                for name, values in forward.figures.items():
-                    noted[name] = noted.get(name, 0) + (values * counts[rows]).sum()
-                if config.compile and model.graphs.turn != turn:
-                    forward = forward_of(batch)  # credit ran the recordings, this forward is gone
-                old[rows, :t] = forward.logprobs.detach()
-                if reference is not None:
-                    with autocast, torch.no_grad():
-                        ref[rows, :t] = forward_pass(reference, rollouts, batch, config.temperature,
-                                                     texts=[], rewards=None, advantages=None,
-                                                     tokenizer=None).logprobs
-            # Padding has log-prob 0 on both sides: the ratio there is exp(0), never inf * 0.
-            ratio = (forward.logprobs - old[rows, :t]).exp()  # (b, t)
-            A = token_advantages[rows, :t]  # (b, t)
-            surrogate = clipped_surrogate(ratio, A, config.clip_low, config.clip_high)  # (b, t)
-            objective = weights[rows, :t] * surrogate  # (b, t)
-            if reference is not None:
-                penalty = k3(forward.logprobs, ref[rows, :t])  # (b, t)
-                objective = objective - config.kl * penalty
-                total["kl"] += penalty.detach().sum()
-            loss = -(objective * scale[rows, :t]).sum()
-            (model.graphs.backward if config.compile else torch.Tensor.backward)(loss)
+def optimizer_step(model, optimizer, sums, old, weights, credit_fn, config):
+    """Clip the gradient and step, unless a number is not finite: then no parameter is touched.
 
-            on = forward.completion_mask
-            total["loss"] += loss.detach()
-            total["tokens"] += on.sum()
-            total["clipped"] += (on & (surrogate < ratio * A)).sum()
-            if inner == 0:
-                total["entropy"] += forward.entropy.sum()
-                gap = (forward.logprobs.detach() - rollouts.logprobs[rows, :t]).abs()  # (b, t)
-                total["gap_sum"] += gap.sum()
-                total["gap_max"] = torch.maximum(total["gap_max"], gap.max())
-            del forward, ratio, surrogate, objective, loss  # free before the next forward is built
-        gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-        norm = torch.nn.utils.get_total_norm(list(gradients.values()))
-        grad_norm = float(norm)
-        if not math.isfinite(float(total["loss"]) + grad_norm):  # before any weight is touched
-            stop_at(float(total["loss"]), grad_norm, config,
-                    {"log-probabilities": old, "credit": weights, **gradients})
-        torch.nn.utils.clip_grads_with_norm_(model.parameters(), config.grad_clip, norm)
-        optimizer.step()
-        # 4 bytes a parameter, back before the next sampling, unless recordings hold on to them.
-        optimizer.zero_grad(set_to_none=not config.compile)
-    total = {name: float(value) for name, value in total.items()}
-    first = max(1.0, total["tokens"] / config.inner)
-    on, credited = mask & counts[:, None], token_advantages * weights  # (B, T) each
-    w = weights[on] if on.any() else torch.ones(1)                     # (tokens,)
-    noted |= {"ess": saliency.effective_sample_size_ratio(credited, on).sum(),
-              "top10": saliency.top_mass(credited, on).sum()}
-    stats = {"loss": total["loss"], "groups": len(rewards), "entropy": total["entropy"] / first,
-             "informative": int((token_advantages.reshape(len(rewards), -1) != 0).any(1).sum()),
-             "clipped": total["clipped"] / max(1.0, total["tokens"]), "grad_norm": grad_norm,
-             "kl": total["kl"] / max(1.0, total["tokens"]), "gap_mean": total["gap_sum"] / first,
-             "gap_max": total["gap_max"],
-             "weight_mean": float(w.mean()), "weight_min": float(w.min()),
-             "weight_max": float(w.max()),
-             **{name: float(value) / max(1, int(counts.sum())) for name, value in noted.items()}}
-    return stats, weights
+    Raises FloatingPointError, which names the first tensor that is not finite.
+    """
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    norm = torch.nn.utils.get_total_norm(list(gradients.values()))
+    sums.grad_norm = sums.grad_norm + norm
+
+    # Read together: each read waits for the GPU.
+    least, most = weights.aminmax()
+    loss, grad_norm, least, most = torch.stack([sums.loss, norm, least, most]).tolist()
+    if not 0 <= least <= most < math.inf and old.isfinite().all():
+        raise FloatingPointError(
+            f"the credit function {name_of(credit_fn)} gave weights from {least:g} to {most:g}; "
+            "each must be finite and at least 0")
+    if not math.isfinite(loss + grad_norm):
+        stop_at(loss, grad_norm, config, {"log-probabilities": old, **gradients})
+
+    torch.nn.utils.clip_grads_with_norm_(model.parameters(), config.grad_clip, norm)
+    optimizer.step()
+    graphs.zero_grad(model, optimizer)
+
+
+class Sums:
+    """The log's sums over an update. They stay on the device: each read waits for the GPU."""
+
+    def __init__(self, batch):
+        self.batch = batch
+        self.credit = {}  # name -> (2,): sum of Forward.metrics over graded rows, and their number
+        zero = torch.zeros((), device=batch.mask.device)
+        self.loss = self.grad_norm = self.clipped = self.tokens = self.kl = zero
+        self.entropy = self.first_tokens = self.gap = self.gap_max = zero
+
+    def add_rollouts(self, forward):
+        """What the first pass says of the rollouts, and what the credit function wants logged."""
+        t = forward.logprobs.shape[1]
+        sampler = self.batch.rollouts.logprobs[forward.rows, :t]   # (b, t)
+        gap = (forward.logprobs.detach() - sampler).abs()          # (b, t)
+        self.gap = self.gap + gap.sum()
+        self.gap_max = torch.maximum(self.gap_max, gap.max())
+        self.entropy = self.entropy + forward.entropy.sum()
+        self.first_tokens = self.first_tokens + forward.completion_mask.sum()
+        for name, values in forward.metrics.items():  # NaN: says nothing of this row
+            on = self.batch.graded[forward.rows] & ~values.isnan()  # (b,)
+            total = torch.where(on, values.float(), 0.0).sum()
+            self.credit[name] = self.credit.get(name, 0) + torch.stack([total, on.sum().float()])
+
+    def add_pass(self, forward, clipped, loss):
+        """What every pass adds; clipped (b, t): where the clip took the gradient away."""
+        self.loss = self.loss + loss.detach()
+        self.tokens = self.tokens + forward.completion_mask.sum()
+        self.clipped = self.clipped + (forward.completion_mask & clipped).sum()
+
+    def metrics(self, weights, config):
+        """The numbers of the log, floats. Of several passes, `loss` and `grad_norm` (before the
+        clipping) are means, `clipped` and `kl` shares of all tokens; the rest is the first's."""
+        batch, passes = self.batch, config.num_iterations
+        on = batch.mask & batch.graded[:, None]               # (B, T)
+        credited = batch.token_advantages * weights           # (B, T)
+        w = weights[on] if on.any() else torch.ones(1)        # (tokens,)
+        rows = max(1, int(batch.graded.sum()))
+        tokens = max(1.0, float(self.tokens))
+        first = max(1.0, float(self.first_tokens))
+        informative = (batch.token_advantages.reshape(batch.groups, -1) != 0).any(1)  # (N,)
+        return {
+            "loss": float(self.loss) / passes,
+            "groups": batch.groups,
+            "informative": int(informative.sum()),
+            "grad_norm": float(self.grad_norm) / passes,
+            "clipped": float(self.clipped) / tokens,
+            "kl": float(self.kl) / tokens,
+            "entropy": float(self.entropy) / first,
+            "gap_mean": float(self.gap) / first,
+            "gap_max": float(self.gap_max),
+            "weight_mean": float(w.mean()),
+            "weight_min": float(w.min()),
+            "weight_max": float(w.max()),
+            "ess": float(saliency.effective_sample_size_ratio(credited, on).sum()) / rows,
+            "top10": float(saliency.top_mass(credited, on).sum()) / rows,
+            **{name: float(total) / max(1.0, float(n)) for name, (total, n) in self.credit.items()},
+        }
 
 
 # ------------------------------------------------------------------------------ the loop
 
 
-def ask_once(tokenizer, row, config):
+def one_prompt(tokenizer, row, config):
     """GRPO's prompt for a problem. A method may ask m prompts: each gets G / m of the rollouts."""
     return [problems.build_prompt(tokenizer, row["problem"], config.thinking)]
 
 
-def judge_outcome(rollouts, rows, config, tokenizer):
-    """(rewards (N, G), advantages a token (B, T) if they are not the group's, figures to log)."""
+def outcome_reward(rollouts, rows, config, tokenizer):
+    """(rewards (N, G), advantages a token (B, T) if they are not the group's, metrics to log)."""
     golds = [row["answer"] for row in rows for _ in range(config.group)]
     right = verify.verify_all(list(zip(rollouts.texts, golds)), strict=True)
     rewards = torch.tensor(right, dtype=torch.float32, device=rollouts.lengths.device)  # (B,)
     return rewards.view(len(rows), config.group), None, {}
 
 
-def train(config, credit=uniform, ask=ask_once, judge=judge_outcome, batch_credit=None):
+def train(config, credit_fn=uniform, make_prompts=one_prompt, reward_fn=outcome_reward,
+          whole_batch=None):
     """Train config.model by GRPO with this credit function; returns a summary (dict).
 
-    The folder of the run is described in runs.py. Raises BadInput for a user's mistake, and
-    SystemExit(130 or 143) when Ctrl-C or SIGTERM ended it, after saving the last whole step.
+    The folder of the run is described in engine/runs.py. Raises BadInput for a user's mistake, and
+    SystemExit(129, 130 or 143) when a signal ended it, after saving the last whole step.
     """
     check(config)
-    credit, judge, batch_credit = controls.apply(config, credit, judge, batch_credit)
-    checkpoint = find(config.resume) if config.resume else None
-    model, tokenizer = problems.load_policy(checkpoint or config.model, config.device)
-    device = model.device
-    rows, held_out = load_split(config)
-    reference = None
-    if config.kl > 0:
-        reference = problems.load_policy(config.model, config.device)[0].requires_grad_(False)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=0.0,
-                                  fused=device.type == "cuda")
-    prompts = [ask(tokenizer, row, config) for row in rows]
+    credit_fn, reward_fn, whole_batch = controls.apply(config, credit_fn, reward_fn, whole_batch)
+    model, tokenizer, reference, optimizer, checkpoint = load(config)
+    rows, held_out = problems.load_split(config)
+    prompts = [make_prompts(tokenizer, row, config) for row in rows]
     m = len(prompts[0])
-    longest = problems.fit(model, tokenizer, [prompt for asked in prompts for prompt in asked])
-    if config.compile:
-        model.graphs = Graphs(model, config.tokens_per_microbatch)
-    folder, saved, settings = open_run(config, optimizer, rows, checkpoint)
-    if config.checkpointing:
-        recompute(model)
-    announce(config, model, tokenizer, prompts[0], len(rows), longest)
-    if saved == 0:
-        report(folder, before=measure(model, tokenizer, held_out, config, "before"))
-    example, warned = None, {}
-    peak_gb(model)  # forgets what loading and evaluating took
-    with watch(folder, config, saved) as at:
-        while at.step < config.steps and not at.signal:
-            began, seed = time.time(), config.seed * 1_000_003 + at.step
+    run = start(config, model, tokenizer, optimizer, rows, prompts, checkpoint)
+    if run.step == 0:
+        run.summarise(before=measure(model, tokenizer, held_out, config, "before"))
+
+    with graceful_stop(run, config):
+        while run.step < config.steps and not run.signal:
+            clock = Clock(model)
+            seed = config.seed * 1_000_003 + run.step
             torch.manual_seed(seed)  # only a model with dropout reads it
             for group in optimizer.param_groups:
-                group["lr"] = config.lr * min(1.0, (at.step + 1) / max(1, config.warmup))
-            picked = pick(len(rows), at.step * config.prompts, config.prompts, config.seed)
+                group["lr"] = config.lr * min(1.0, (run.step + 1) / max(1, config.warmup))
+
+            picked = problems_of_step(run.step, config.prompts, len(rows), config.seed)
+            asked = [rows[i] for i in picked]
             rollouts = sample(model, tokenizer, [p for i in picked for p in prompts[i]],
                               samples=config.group // m, max_new_tokens=config.max_new_tokens,
-                              seed=seed, temperature=config.temperature,
+                              temperature=config.temperature, seed=seed,
                               keys=prompt_keys(picked, m, len(rows)))
-            peak = peak_gb(model)  # of sampling alone: recordings may go and come back
-            sampled, asked = time.time(), [rows[i] for i in picked]
-            rewards, token_advantages, figures = judge(rollouts, asked, config, tokenizer)
-            stats, weights = update(model, optimizer, rollouts, rewards, credit, config,
-                                    tokenizer, reference, token_advantages, batch_credit)
-            figures |= {k: v for k, v in stats.items() if k == "fallback"}  # printed with the line
-            if stats["gap_mean"] > 0.05:
-                raise BadInput(f"--model {config.model}: sampler and scorer differ by "
-                               f"{stats['gap_mean']:.2f} nats a token; models that scale or cap "
-                               "their logits are not supported.")
-            at.step += 1
-            seconds, tokens = time.time() - began, int(rollouts.lengths.sum())
-            peak = max(peak, peak_gb(model))
-            boxes = sum(verify.last_boxed(text) is not None for text in rollouts.texts)
-            line = {"step": at.step, "reward": float(rewards.mean()), **figures, **stats,
-                    "truncated": float((~rollouts.finished).float().mean()),
-                    "boxed": boxes / len(rollouts.texts), "length": tokens / len(rollouts.texts),
-                    "tokens_per_second": tokens / seconds, "seconds": seconds, "peak_gb": peak,
-                    "sampling_share": (sampled - began) / seconds}
-            print(LOG.format(**line), *(f" {k} {v:.2f}" for k, v in figures.items()), flush=True)
-            warn(line, weights, config, model.config.vocab_size, warned)
-            record(folder, line, asked[0], rollouts.texts, rewards[0])
-            example = widest(rollouts, rewards, weights, asked) or example
-            if config.pages_every and at.step % config.pages_every == 0:
-                pages.of_step(folder / "pages" / f"step_{at.step:05d}.html",
-                              f"{config.method}, step {at.step}", tokenizer, rollouts, rewards,
-                              weights, asked, config.method)
-            if config.snapshot_every and at.step % config.snapshot_every == 0:
-                snapshot(folder, model, at.step)  # first: a step that is saved is not done again
-            if config.save_every and at.step % config.save_every == 0:
-                save(folder, model, tokenizer, optimizer, at.step, settings)
-                saved = at.step
-        if saved < at.step:
-            save(folder, model, tokenizer, optimizer, at.step, settings)
-        report(folder, step=at.step, example=example)
-    print(f"checkpoint, metrics and samples are in {folder}")
-    if at.signal:
-        print(f"stopped after step {at.step}; continue with --resume {folder}")
-        raise SystemExit(128 + at.signal)
-    return report(folder, after=measure(model, tokenizer, held_out, config, "after "))
+            clock.sampling_ended()
+
+            rewards, token_advantages, own = reward_fn(rollouts, asked, config, tokenizer)
+            stats, weights = update(model, optimizer, rollouts, rewards, credit_fn, config,
+                                    tokenizer, reference, token_advantages, whole_batch)
+            refuse_a_wrong_scorer(stats, config)
+
+            run.step += 1
+            metrics = {"step": run.step, "reward": float(rewards.mean()), **own, **stats,
+                       **of_rollouts(rollouts), **clock.metrics(rollouts)}
+            run.log(metrics, own, rollouts, rewards, weights, asked, model.config.vocab_size)
+            write_page(run, tokenizer, rollouts, rewards, weights, asked)
+            run.save(model, tokenizer, optimizer)
+        run.save(model, tokenizer, optimizer, last=True)
+    run.end()
+    return run.summarise(after=measure(model, tokenizer, held_out, config, "after "))
+
+
+# ------------------------------------------------------------------------------ its helpers
+
+
+def load(config):
+    """(policy, tokenizer, KL reference or None, optimizer, checkpoint to go on from or None)."""
+    checkpoint = find(config.resume) if config.resume else None
+    model, tokenizer = problems.load_policy(checkpoint or config.model, config.device)
+    reference = None
+    if config.kl > 0:  # the model that the run started from, on --resume too
+        reference = problems.load_policy(config.model, config.device)[0].requires_grad_(False)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=0.0,
+                                  fused=model.device.type == "cuda")
+    return model, tokenizer, reference, optimizer, checkpoint
+
+
+def start(config, model, tokenizer, optimizer, rows, prompts, checkpoint):
+    """The open Run, new or continued, once all is checked that can be before the first step."""
+    longest = problems.longest_prompt(model, tokenizer, [p for several in prompts for p in several])
+    if config.compile:
+        model.graphs = graphs.Graphs(model, config.tokens_per_microbatch)
+    run = open_run(config, optimizer, rows, checkpoint)
+    if config.checkpointing:
+        enable_checkpointing(model)
+    print_settings(config, model, tokenizer, prompts[0], len(rows), longest,
+                   stop_ids(model, tokenizer))
+    return run
+
+
+def refuse_a_wrong_scorer(stats, config):
+    """Raise BadInput where the sampler and the scorer mean different distributions."""
+    if stats["gap_mean"] > 0.05:
+        raise BadInput(f"--model {config.model}: sampler and scorer differ by "
+                       f"{stats['gap_mean']:.2f} nats a token; models that scale or cap "
+                       "their logits are not supported.")
+
+
+def of_rollouts(rollouts):
+    """What the log says of the rollouts alone: shares of the completions, and their mean length."""
+    n = len(rollouts.texts)
+    boxed = sum(verify.last_boxed(text) is not None for text in rollouts.texts)
+    return {"truncated": float((~rollouts.finished).float().mean()), "boxed": boxed / n,
+            "length": int(rollouts.lengths.sum()) / n}
+
+
+def write_page(run, tokenizer, rollouts, rewards, weights, asked):
+    """A page of this step's credit, every --pages-every steps."""
+    config = run.config
+    if config.pages_every and run.step % config.pages_every == 0:
+        show.of_step(run.folder / "pages" / f"step_{run.step:05d}.html",
+                     f"{config.method}, step {run.step}", tokenizer, rollouts, rewards, weights,
+                     asked, config.method)
 
 
 # ------------------------------------------------------------------------------ the command line
@@ -316,4 +444,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    problems.run(main)
+    run_cli(main)

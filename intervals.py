@@ -1,6 +1,6 @@
-"""What a number is worth: unbiased Pass@k, intervals that cover, and whether B really beats A.
+"""What a number is worth: intervals that cover, and whether B really beats A.
 
-    interval(pass_at_k(correct, samples=8, k=4)[:, None])      # (2, 1): low and high
+    interval(scores[:, None])                                  # (N,) -> (2, 1): low and high
     python evaluate.py --compare a.jsonl b.jsonl               # with seeds: a0 a1 a2 vs b0 b1 b2
 
 A score is one number a problem. Problems are drawn from a larger population, so intervals come from
@@ -9,36 +9,37 @@ them and not from the samples, which repeat a problem. The statistics above the 
 What we left out, on purpose: normal theory for large sets (the bootstrap needs none), Bayesian
 intervals, corrections for many comparisons: state how many you made.
 """
+import functools
 import json
 import math
 from pathlib import Path
 
+import mpmath  # comes with sympy
 import torch
 
-from problems import BadInput
+from engine.errors import BadInput
 
 Z = 1.959964  # 97.5 % point of the normal distribution
 
 
-def pass_at_k(correct, samples, k):
-    """Chance that k of the n samples, drawn without replacement, hold a right one.
+def t_outside(t, df):
+    """P(|T| > t) of Student's t: the regularised incomplete beta function I_x(df / 2, 1 / 2).
 
-        1 - C(n - c, k) / C(n, k)  =  1 - prod_{i < k} (n - c - i) / (n - i)    (Chen et al. 2021)
-
-    correct c (N,) counts -> (N,) float64. The plug-in 1 - (1 - c/n)^k is biased: at p = 0.2, n = 8,
-    k = 4 it expects .517 where the truth is .590. Raises BadInput when k > n.
+    x = df / (df + t^2), t >= 0, df >= 1 (floats or ints) -> float, to about 15 digits.
     """
-    if not 1 <= k <= samples:
-        raise BadInput(f"--k {k}: Pass@k needs 1 <= k <= --samples, which is {samples}.")
-    i = torch.arange(k)                                                              # (k,)
-    wrong = (samples - correct.double()[..., None] - i) / (samples - i)              # (N, k)
-    return 1 - wrong.prod(-1)                                                        # (N,)
+    return float(mpmath.betainc(df / 2, 0.5, 0, df / (df + t * t), regularized=True))
 
 
-def t_quantile(df):
-    """97.5 % point of Student's t, Cornish-Fisher series: 3 % low at df = 2, exact from 10 on."""
-    return (Z + (Z**3 + Z) / (4 * df) + (5 * Z**5 + 16 * Z**3 + 3 * Z) / (96 * df**2)
-            + (3 * Z**7 + 19 * Z**5 + 17 * Z**3 - 15 * Z) / (384 * df**3))
+@functools.lru_cache
+def t_quantile(df, inside=0.95):
+    """The t with P(|T| <= t) = inside, 0 <= inside < 1, by bisection: 4.3027 at df = 2."""
+    low, high = 0.0, 2.0
+    while t_outside(high, df) > 1 - inside:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if t_outside(middle, df) > 1 - inside else (low, middle)
+    return high
 
 
 def bootstrap(values, sizes=None, resamples=2000):
@@ -63,7 +64,7 @@ def bootstrap(values, sizes=None, resamples=2000):
 
 def middle95(draws):
     """The 2.5 % and 97.5 % points of draws (R, S): (2, S)."""
-    return torch.quantile(draws, torch.tensor([0.025, 0.975]).double(), dim=0)
+    return torch.quantile(draws, torch.tensor([0.025, 0.975], dtype=draws.dtype), dim=0)
 
 
 def interval(values):
@@ -120,8 +121,11 @@ def difference(a, b, sizes=None):
 
 
 def sign_test(d):
-    """Exact two-sided sign test: (problems where B is better, worse, p). Ties have no sign."""
-    better, worse = int((d > 0).sum()), int((d < 0).sum())
+    """Exact two-sided sign test: (problems where B is better, worse, p). Ties have no sign.
+
+    A tie is one up to rounding: two seeds' 0.1 + 0.2 is not 0.3 + 0.0 in any precision.
+    """
+    better, worse = int((d > 1e-9).sum()), int((d < -1e-9).sum())
     tail = sum(math.comb(better + worse, i) for i in range(min(better, worse) + 1))
     return better, worse, min(1.0, 2 * tail / 2 ** (better + worse))
 
@@ -178,7 +182,7 @@ def compare(paths_a, paths_b):
         if len(ids) > 1:
             scores[name] = torch.tensor(
                 [[sum(r["strict"] for r in file[name][1][i]) / len(file[name][1][i]) for i in ids]
-                 for file in files]).double()                                        # (files, N)
+                 for file in files], dtype=torch.float64)                            # (files, N)
     if not scores:
         raise BadInput("--compare: no benchmark has two problems that are in every file.")
     for title, names, weights in pools({name: x.shape[1] for name, x in scores.items()}):

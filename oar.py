@@ -22,7 +22,7 @@ are two public sources, and they disagree: released.py compares them with this f
 --as-released gives either's weights. For the rest of their recipes, as far as they show it, add
 
     --as-released authors --loss sequence --clip-high 0.2      (how wide their clip is, they omit)
-    --as-released reproduction --loss constant --inner 4 --mask-truncated
+    --as-released reproduction --loss constant --num-iterations 4 --mask-truncated
 
 Draws: on the embedded model the ranks from two seeds correlate at 0.78 with 1 draw, 0.94 with 4 and
 0.99 with 16 (examples/fidelity.py), in fp32; a card runs bf16, whose rounding is not far below the
@@ -36,14 +36,13 @@ import functools
 
 import torch
 
-import problems
 import released
 import saliency
 from engine import perturb
+from engine.errors import BadInput, run_cli
+from engine.flags import flags, parse
 from grpo import train
-from problems import BadInput
-from runs import flags, parse
-from score import on_card
+from logprobs import to_device
 
 
 def oar_credit(s, scored, mask, q=0.25, beta=1.0, floor=0.1):
@@ -100,10 +99,10 @@ def credit(config):
         asked = asked & (spans[:, 0] > 1)
         spans = spans.where(asked[:, None], -1)              # (b, 4)
         s = signal(forward, spans)                           # (b, T)
-        spans = on_card(spans, mask.device)
+        spans = to_device(spans, mask.device)
         scored = saliency.before_answer(spans, mask.shape[1])  # (b, T)
         w, fell_back = oar_credit(s, scored, mask)           # (b, T), (b,)
-        forward.figures["fallback"] = fell_back
+        forward.metrics["fallback"] = fell_back
         return w
 
     return weights
@@ -129,4 +128,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    problems.run(main)
+    run_cli(main)

@@ -21,7 +21,6 @@ import argparse
 import inspect
 import json
 import re
-import signal
 import sys
 from pathlib import Path
 from typing import Callable, NamedTuple
@@ -30,53 +29,13 @@ import torch
 from jinja2 import TemplateError
 
 import verify
+from engine.errors import BadInput, printable, run_cli
 from rollout import stop_ids
 
 HERE = Path(__file__).resolve().parent
 
 # Raw string: without the r, "\b" is a backspace and the model is asked for "oxed{}".
 SUFFIX = r" Please reason step by step, and put your final answer within \boxed{}."
-
-
-class BadInput(ValueError):
-    """The user's mistake: one sentence with the value, the reason and the flag to change."""
-
-
-def printable(text):
-    """Text of a model or a file, for a terminal: control characters are shown, not obeyed."""
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode()
-                   for c in text)
-
-
-def run(main):
-    """Call `main()`: what stops it ends in one sentence and an exit code, not in a traceback.
-
-    2: a mistake of the user's, a full card or disk, NaN. 130 and 143: by Ctrl-C and SIGTERM.
-    """
-    signals = []
-
-    def on_sigterm(number, _):  # as Ctrl-C, so that whatever cleans up after that does here
-        signals.append(number)
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, on_sigterm)
-    try:
-        main()
-    except (BadInput, FloatingPointError) as mistake:
-        message, code = f"error: {mistake}", 2
-    except OSError as error:
-        message, code = f"error: {error.filename or 'input or output'}: {error.strerror}.", 2
-    except torch.OutOfMemoryError:
-        message, code = "error: the card's memory is full; take a smaller --model.", 2
-    except KeyboardInterrupt:
-        code = 128 + (signals or [signal.SIGINT])[0]
-        message = "\nstopped by " + ("SIGTERM" if signals else "Ctrl-C")
-    else:
-        return
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    print(printable(message), file=sys.stderr)
-    sys.exit(code)
 
 
 def after_hashes(solution):
@@ -94,10 +53,10 @@ def last_box(solution):
     return bare[-1] if bare else ""
 
 
-def plain(answer):
+def strip_dollars(answer):
     """A value, or a list of values (OlympiadBench): no `$` around it, and 27.0 is 27."""
     if isinstance(answer, list):
-        return ", ".join(plain(one) for one in answer)
+        return ", ".join(strip_dollars(one) for one in answer)
     text = str(answer).strip()
     if len(text) > 1 and text[0] == text[-1] == "$" and "$" not in text[1:-1]:
         text = text[1:-1].strip()
@@ -123,23 +82,24 @@ HUB = {
                    {"train": ("train", 7500), "test": ("test", 5000)},
                    lambda row: row["problem"], lambda row: last_box(row["solution"])),
     "math500": Source("HuggingFaceH4/MATH-500", None, {"test": ("test", 500)},
-                      lambda row: row["problem"], lambda row: plain(row["answer"])),
+                      lambda row: row["problem"], lambda row: strip_dollars(row["answer"])),
     "aime24": Source("HuggingFaceH4/aime_2024", None, {"test": ("train", 30)},
-                     lambda row: row["problem"], lambda row: plain(row["answer"])),
+                     lambda row: row["problem"], lambda row: strip_dollars(row["answer"])),
     "aime25": Source("math-ai/aime25", None, {"test": ("test", 30)},
-                     lambda row: row["problem"], lambda row: plain(row["answer"])),
+                     lambda row: row["problem"], lambda row: strip_dollars(row["answer"])),
     "amc23": Source("math-ai/amc23", None, {"test": ("test", 40)},
-                    lambda row: row["question"], lambda row: plain(row["answer"])),
+                    lambda row: row["question"], lambda row: strip_dollars(row["answer"])),
     "minerva": Source("svc-huggingface/minerva-math", None, {"test": ("test", 272)},
                       lambda row: row["problem"], lambda row: last_box(row["solution"])),
     "olympiadbench": Source("Hothan/OlympiadBench", "OE_TO_maths_en_COMP", {"test": ("train", 674)},
-                            lambda row: row["question"], lambda row: plain(row["final_answer"])),
+                            lambda row: row["question"],
+                            lambda row: strip_dollars(row["final_answer"])),
     "college_math": Source("di-zhang-fdu/College_Math_Test", None, {"test": ("test", 2818)},
-                           lambda row: row["question"], lambda row: plain(row["answer"])),
+                           lambda row: row["question"], lambda row: strip_dollars(row["answer"])),
     "deepmath": Source("trl-lib/DeepMath-103K", None,
                        {"train": ("train", 97870), "test": ("test", 5152)},
                        lambda row: row["prompt"][-1]["content"],
-                       lambda row: plain(row["solution"])),
+                       lambda row: strip_dollars(row["solution"])),
 }
 
 
@@ -174,6 +134,17 @@ def load_problems(data, split="train", limit=None):
         raise BadInput(f"--data {line}; no problem is left.")
     print(printable(line), file=sys.stderr)
     return usable[:limit]
+
+
+def load_split(config):
+    """(training rows, held-out rows); of a .jsonl file the latter are its last tenth, at most."""
+    if not config.data.endswith(".jsonl"):
+        rows = load_problems(config.data, "train")
+        held_out = load_problems(config.data, "test") if config.eval_problems else []
+        return rows, held_out[:config.eval_problems]
+    rows = load_problems(config.data)
+    n = min(config.eval_problems, len(rows) // 10)
+    return rows[:len(rows) - n], rows[len(rows) - n:]
 
 
 def read_jsonl(path):
@@ -266,7 +237,7 @@ def build_prompt(tokenizer, problem, thinking=False, suffix=SUFFIX):
     return f"{bos}Question: {problem}{suffix}\nAnswer:"
 
 
-def fit(model, tokenizer, prompts):
+def longest_prompt(model, tokenizer, prompts):
     """Tokens of the longest prompt (int). Raises BadInput where the model cannot take it."""
     context = getattr(model.config, "max_position_embeddings", None) or 2**63
     # No token is shorter than a byte: shorter prompts than the context need not be counted.
@@ -347,4 +318,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    run(main)
+    run_cli(main)

@@ -20,10 +20,10 @@ GRAIL, declare-lab/grail, 749aa4c (w_min is the released configurations', 0.1 in
       before the box
     floor under the log    1e-8 of the row's largest s     1e-8
 
-Three things of it we do in neither: with --inner > 1 it computes the weights again in each pass
-(ours are kept from the first); it finds the box by encoding the text again, which is off by one
-token in common formats (ours: on the sampled ids); and it counts escaped braces, so that \boxed{\{}
-never closes and is no box (ours: a box).
+Three things of it we do in neither: with --num-iterations > 1 it computes the weights again in
+each pass (ours are kept from the first); it finds the box by encoding the text again, which is
+off by one token in common formats (ours: on the sampled ids); and it counts escaped braces, so
+that \boxed{\{} never closes and is no box (ours: a box).
 
 OAR, two public sources: a fragment of the authors' own (Valsure/Outcome-Grounded-Advantage-
 Reshaping, 8dbc478), and a reproduction in declare-lab/grail, 749aa4c, whose boxes are GRAIL's:
@@ -65,23 +65,24 @@ from types import SimpleNamespace
 import torch
 
 import saliency
-from problems import BadInput
-from score import on_card
+from engine.errors import BadInput
+from logprobs import to_device
 
 # ------------------------------------------------------------------------------ GRAIL
 
 
-def grail_credit(s, mask, spans, advantages, rows="wrong",
+def grail_credit(s, mask, spans, advantages, reweight="wrong",
                  w_mean=1.0, w_std=0.5, w_min=0.5, w_max=5.0):
     """Saliency -> token weights, (B, T) fp32. Arguments as in grail.grail_credit.
 
     Padding gets 0, but not on the box, which is marked whatever the mask says. Raises ValueError
-    for w_std = 0, as the release does, or an unknown `rows`.
+    for w_std = 0, as the release does, or an unknown `reweight`.
     """
     A = advantages[:, None]                                                  # (B, 1)
     sides = {"wrong": A <= 0, "correct": A > 0, "both": torch.ones_like(A).bool()}
-    if rows not in sides or w_std is None or w_std <= 0:
-        raise ValueError(f"rows={rows!r} must be wrong, correct or both; w_std={w_std!r} positive.")
+    if reweight not in sides or w_std is None or w_std <= 0:
+        raise ValueError(f"reweight={reweight!r} must be wrong, correct or both; "
+                         f"w_std={w_std!r} positive.")
 
     t = torch.arange(s.shape[1], device=s.device)                            # (T,)
     start, content, close, end = spans.T[:, :, None]                         # (B, 1) each
@@ -95,7 +96,7 @@ def grail_credit(s, mask, spans, advantages, rows="wrong",
     z = (log_s - mean) / (variance + 1e-8).sqrt()                            # (B, T)
     w = (w_mean + w_std * z).clamp(w_min, w_max)                             # (B, T)
 
-    w = torch.where(sides[rows] & boxed, w, 1.0) * mask                      # (B, T)
+    w = torch.where(sides[reweight] & boxed, w, 1.0) * mask                      # (B, T)
     inside = (t >= content) & (t < close)                                    # (B, T)
     delimiter = (t >= start) & (t < end) & ~inside                           # (B, T)
     after = (t >= end) & mask & boxed                                        # (B, T)
@@ -103,32 +104,33 @@ def grail_credit(s, mask, spans, advantages, rows="wrong",
     return torch.where(delimiter | after, w_mean, w).float()                 # (B, T)
 
 
-def gradient_activation(forward, spans, leaf="embeddings"):
+def gradient_activation(forward, spans, activation="embeddings"):
     """As saliency.gradient_activation, (b, T), but read one position earlier, where token t is
     predicted: the saliency of token t is that of token t - 1, of the first that of the prompt."""
     J = saliency.answer_loss(forward, spans)
     if J is None:
         return torch.zeros_like(forward.logprobs)                            # (b, T)
-    activation = saliency.activations(forward, leaf)                         # (b, L, H)
+    activation = saliency.activations(forward, activation)                         # (b, L, H)
     s = saliency.gradient_times_activation(J, activation)                    # (b, L)
-    s = s.gather(1, forward.place - 1)                                       # (b, T)
+    s = s.gather(1, forward.position - 1)                                       # (b, T)
     return torch.where(forward.completion_mask, s, 0.0)
 
 
 def grail(config):
     """The credit function of grail.py --as-released."""
-    signs = {"wrong": [-1], "correct": [1], "both": [-1, 1]}[config.rows]
+    signs = {"wrong": [-1], "correct": [1], "both": [-1, 1]}[config.reweight]
 
     def weights(forward):
         A = forward.advantages                                               # (b,)
         spans = saliency.answer_spans(forward, "first")                      # (b, 4) on the CPU
         asked = torch.tensor([sign in signs for sign in forward.signs])      # (b,)
         found = spans[:, 0] >= 0                                             # (b,)
-        forward.figures["fallback"] = on_card(asked & ~found, A.device)
+        lost = torch.where(asked, ~found, torch.nan)         # (b,) NaN: not counted
+        forward.metrics["fallback"] = to_device(lost, A.device)
         wanted = spans.where((asked & found)[:, None], -1)                   # (b, 4)
-        s = gradient_activation(forward, wanted, config.leaf)                # (b, T)
-        spans = on_card(spans, A.device)
-        return grail_credit(s, forward.completion_mask, spans, A, config.rows)
+        s = gradient_activation(forward, wanted, config.activation)                # (b, T)
+        spans = to_device(spans, A.device)
+        return grail_credit(s, forward.completion_mask, spans, A, config.reweight)
 
     return weights
 
@@ -183,9 +185,9 @@ def input_gradient(forward, spans, sigma=1e-3, seed=0):
         return scores
     boxes = [(i, t) for i, start, end in asked for t in range(start, end)]
     lengths = [end - start for _, start, end in asked]
-    i, t = on_card(boxes, scores.device).T                             # (K,) each
+    i, t = to_device(boxes, scores.device).T                             # (K,) each
     clean = forward.embeddings.detach()                                # (b, L, H)
-    before_each = forward.place - 1                                    # (b, T)
+    before_each = forward.position - 1                                    # (b, T)
 
     def answer_logits(hidden):
         """(K, H) -> a row's (K_i, V) each."""
@@ -220,9 +222,9 @@ def oar(config):
         asked = torch.tensor(forward.signs) != 0                       # (b,) no gradient at A = 0
         spans = spans.where(asked[:, None], -1)                        # (b, 4)
         s = input_gradient(forward, spans, seed=config.seed)           # (b, T)
-        boxed = on_card(spans[:, :1] >= 0, mask.device)                # (b, 1)
+        boxed = to_device(spans[:, :1] >= 0, mask.device)                # (b, 1)
         w, fell_back = oar_credit(s, boxed & mask, mask)               # (b, T), (b,)
-        forward.figures["fallback"] = fell_back
+        forward.metrics["fallback"] = fell_back
         return w
 
     return weights

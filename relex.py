@@ -33,6 +33,10 @@ from typing import NamedTuple
 import torch
 from safetensors import SafetensorError, safe_open
 
+import evaluate
+import problems
+from engine.errors import BadInput, run_cli
+
 CHUNK = 2**16  # numbers of each snapshot in fp64 at a time
 GROUPS = {"norms": "norm|ln_", "embedding": "embed|wte|wpe", "lm_head": "lm_head",
           "attention": "attn|attention", "mlp": "mlp|feed_forward", "other": ""}
@@ -169,10 +173,8 @@ def main(argv=None):
     add("--max-new-tokens", type=int, default=512)
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args(argv)
-    import evaluate  # here, since everything above needs nothing of ours
-    import problems
     if args.out.exists():
-        raise problems.BadInput(f"--out {args.out} exists; name a new folder.")
+        raise BadInput(f"--out {args.out} exists; name a new folder.")
     tasks = problems.load_problems(args.data, "test", args.limit)
     try:
         model, tokenizer = problems.load_policy(args.base, args.device)
@@ -180,7 +182,7 @@ def main(argv=None):
         steps = [step for step in found if step <= args.until]
         new, fits = relex(model.state_dict(), [found[s] for s in steps], steps, args.to, args.rank)
     except ValueError as mistake:
-        raise problems.BadInput(str(mistake).replace("--model", "--base")) from None
+        raise BadInput(str(mistake).replace("--model", "--base")) from None
     for group, (count, fit) in pool(fits).items():
         print(f"{group:9} {count:4} tensors  explained {fit.explained:.4f}  R^2 {fit.r2:.4f}")
     model.load_state_dict(new)
@@ -196,5 +198,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    import problems
-    problems.run(main)
+    run_cli(main)

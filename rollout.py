@@ -19,14 +19,18 @@ rows that still speak. Three promises, each with a test:
 
 What we left out, on purpose: beam search, repetition penalties, several servers, paged caches.
 """
+import functools
 import itertools
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
 
 import torch
 from tqdm import tqdm
 from transformers import DynamicCache
+
+from engine import decode
+from engine.memory import cache_bytes, free_bytes
+from engine.seeds import row_keys, uniforms
 
 
 @dataclass
@@ -46,12 +50,12 @@ class Rollouts:
         positions = torch.arange(self.completion_ids.shape[1], device=self.lengths.device)  # (T,)
         return positions < self.lengths[:, None]  # (B, T)
 
-    @cached_property
+    @functools.cached_property
     def sizes(self):
         """(tokens of the prompt, tokens of the completion) of each row: a list on the CPU."""
         return list(zip(self.prompt_mask.sum(1).tolist(), self.lengths.tolist()))
 
-    @cached_property
+    @functools.cached_property
     def sampled(self):
         """The completions' ids, B lists on the CPU."""
         return [row[:n] for row, n in zip(self.completion_ids.tolist(), self.lengths.tolist())]
@@ -64,35 +68,6 @@ def stop_ids(model, tokenizer):
         ids = source.eos_token_id
         found |= set(ids if isinstance(ids, (list, tuple)) else [ids])
     return sorted(found - {None})
-
-
-# -------------------------------------------------------------------------- random numbers by key
-
-# splitmix64's constants, as signed int64.
-GOLDEN, MIX1, MIX2 = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
-
-
-def scramble(x):
-    """splitmix64's finaliser (Steele, Lea & Flood 2014) on int64 tensors; products wrap at 2^64."""
-    x = (x ^ (x >> 30 & 0x3FFFFFFFF)) * MIX1  # int64 shifts keep the sign: mask it off
-    x = (x ^ (x >> 27 & 0x1FFFFFFFFF)) * MIX2
-    return x ^ (x >> 31 & 0x1FFFFFFFF)
-
-
-def row_keys(seed, keys, samples, device="cpu"):
-    """One int64 key a row, (N * samples,), hashed from seed, prompt key and sample index."""
-    keys = torch.tensor(keys, dtype=torch.int64, device=device)                     # (N,)
-    prompt_keys = keys.repeat_interleave(samples)                                   # (B,)
-    sample = torch.arange(samples, device=device).repeat(len(keys))                 # (B,)
-    base = scramble(torch.full_like(prompt_keys, seed) * GOLDEN + 1)                # (B,)
-    return scramble(scramble(base + prompt_keys * GOLDEN) + (sample + 1) * GOLDEN)  # (B,)
-
-
-def uniforms(keys, position):
-    """One float64 in (0, 1) a row, (B,), for this position (int or (B,)) of the completion."""
-    steps = (torch.zeros_like(keys) + position + 1) * GOLDEN  # (B,) wraps at 2^64
-    bits = scramble(keys + steps) >> 11 & (1 << 53) - 1   # (B,)
-    return (bits.double() + 0.5) / 2 ** 53                # (B,)
 
 
 # -------------------------------------------------------------------------- one token
@@ -172,9 +147,9 @@ def pad(token_lists, pad_id, side, device="cpu"):
     return torch.tensor(ids, device=device), torch.tensor(mask, device=device)  # (n, P) each
 
 
-@torch.compiler.set_stance("force_eager")  # layers compiled to train (--compile) know no cache
-def speak(model, prompt_ids, prompt_mask, samples, keys, stops, max_new_tokens, temperature, top_p,
-          top_k, pad_id, bar):
+@decode.uncompiled()
+def generate(model, prompt_ids, prompt_mask, samples, keys, stops, max_new_tokens, temperature,
+             top_p, top_k, pad_id, bar):
     """The plain loop for one batch of n prompts, prompt_ids and prompt_mask (n, P), right-padded.
 
     keys (B,), stops (S,), B = n * samples. Returns ids (B, T), lengths (B,), finished (B,) and
@@ -223,20 +198,7 @@ def speak(model, prompt_ids, prompt_mask, samples, keys, stops, max_new_tokens, 
     return ids.masked_fill(beyond, pad_id), lengths, finished, logprobs.masked_fill(beyond, 0.0)
 
 
-def cache_bytes(config):
-    """Bytes of one token of one row in the KV cache, in bf16."""
-    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return 4 * config.num_hidden_layers * config.num_key_value_heads * head
-
-
-def free_bytes(model):
-    """Bytes of the card that are free or cached; what recordings of --compile keep is neither."""
-    free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()
-    held = model.graphs.held() if "graphs" in vars(model) else 0
-    return free - torch.cuda.memory_allocated() - held
-
-
-@lru_cache
+@functools.lru_cache
 def say_once(text):
     print(text)
 
@@ -262,9 +224,8 @@ def sample(model, tokenizer, prompts, *, samples=1, max_new_tokens, temperature=
     keys = keys.view(N, samples)  # (N, samples)
     order = sorted(range(N), key=lambda i: len(tokens[i]))  # alike lengths together: less padding
     chunk = max(1, (batch_size or N * samples) // samples)  # prompts at a time
-    loop = speak
+    loop = generate
     if device.type == "cuda":
-        import decode  # here, for it needs Triton, which only CUDA builds of PyTorch bring
         slots = max(map(len, tokens)) + max_new_tokens
         # The cache may take 0.7 of what is free; what does not fit waits for the next batch.
         each, room = cache_bytes(model.config) * slots * samples, 0.7 * free_bytes(model)  # bytes
@@ -273,7 +234,7 @@ def sample(model, tokenizer, prompts, *, samples=1, max_new_tokens, temperature=
             room = 0.7 * free_bytes(model)
         chunk = max(1, min(chunk, int(room / each)))
         if decode.supports(model):
-            loop = decode.speak
+            loop = functools.partial(decode.generate, draw=draw, new_cache=Cache)
         else:
             say_once(f"{model.config.model_type}: no fast decode step, the simple loop samples")
     batches = [order[i:i + chunk] for i in range(0, N, chunk)]

@@ -13,21 +13,19 @@ answer plays no part. effective_sample_size_ratio and top_mass say how concentra
 To copy one into a trainer, take gradient_times_activation, or answer_shift and
 gradient_dot_activation: they need torch alone. The rest says where they are applied.
 
-    python saliency.py                           # one completion of the tiny model, coloured
-    python saliency.py --model FOLDER --problem "What is 2 + 2?" --completion answer.txt
+    python show.py                               # one completion of the tiny model, coloured
 
 The box's last token and what follows get exactly 0: they cannot have moved the answer.
 
 What we left out, on purpose: integrated gradients, attention maps.
 """
-import argparse
 import bisect
-import hashlib
 
 import torch
 
 import verify
-from score import on_card
+from engine.seeds import normals
+from logprobs import to_device
 
 NO_BOX = (-1, -1, -1, -1)
 
@@ -68,7 +66,7 @@ def answer_span(tokenizer, ids, text, which="last"):
 def answer_spans(forward, which="last"):
     """The boxes of all rows, (b, 4) int64 on the CPU: answer_span's four numbers, -1 without a box.
 
-    They stay on the CPU, where rows are chosen; on_card sends them to the functions of credit.
+    They stay on the CPU, where rows are chosen; to_device sends them to the functions of credit.
     """
     spans = [answer_span(forward.tokenizer, ids, text, which)
              for ids, text in zip(forward.sampled, forward.texts)]
@@ -103,49 +101,37 @@ def answer_loss(forward, spans):
              for t in range(start, end)]
     if not boxes:
         return None
-    i, t = on_card(boxes, forward.hidden.device).T                             # (K,) each
+    i, t = to_device(boxes, forward.hidden.device).T                             # (K,) each
     y = forward.completion_ids[i, t]                                           # (K,)
     logits = forward.head(forward.hidden[i, t]).float() / forward.temperature  # (K, V)
     return -logits.log_softmax(-1).gather(1, y[:, None]).sum()
 
 
-def activations(forward, leaf="embeddings"):
+def activations(forward, which="embeddings"):
     """What the saliency is taken of, (b, L, H): the embeddings, or the output of a block.
 
-    leaf: "embeddings", "first", "middle" or "last" (the last block that another one reads).
+    which: "embeddings", "first", "middle" or "last" (the last block that another one reads).
     """
-    if leaf == "embeddings":
+    if which == "embeddings":
         return forward.embeddings
     blocks = len(forward.hidden_states) - 1
     index = {"first": 1, "middle": blocks // 2, "last": blocks - 1}
-    return forward.hidden_states[index[leaf]]
+    return forward.hidden_states[index[which]]
 
 
-def gradient_activation(forward, spans, leaf="embeddings"):
+def gradient_activation(forward, spans, activation="embeddings"):
     """GRAIL's saliency of every completion token, (b, T) fp32, detached; 0 on padding.
 
     forward: score.Forward of b rows, still in the graph. spans (b, 4) on the CPU: see answer_spans;
-    rows of -1 are not asked about and get 0. leaf: see activations. One extra backward.
+    rows of -1 are not asked about and get 0. activation: see activations. One extra backward.
     """
     J = answer_loss(forward, spans)
     if J is None:
         return torch.zeros_like(forward.logprobs)                        # (b, T)
-    s = gradient_times_activation(J, activations(forward, leaf))         # (b, L)
+    s = gradient_times_activation(J, activations(forward, activation))         # (b, L)
     # Not times the mask: NaN times 0 is NaN, and padding may hold anything.
-    s = s.gather(1, forward.place)                                       # (b, T)
+    s = s.gather(1, forward.position)                                       # (b, T)
     return torch.where(forward.completion_mask, s, 0.0)
-
-
-def keyed(*key, device="cpu"):
-    """A random generator seeded by this key alone, the same in every process."""
-    digest = hashlib.sha256(repr(key).encode()).digest()
-    return torch.Generator(device).manual_seed(int.from_bytes(digest[:7], "big"))
-
-
-def normals(key, like):
-    """Standard normal numbers of this tensor's shape, by key."""
-    return torch.randn(like.shape, generator=keyed(*key, device=like.device), device=like.device,
-                       dtype=like.dtype)
 
 
 # -------------------------------------------------------------------------- OAR's signals
@@ -205,7 +191,7 @@ def input_gradient(forward, spans, draws=4, sigma=1e-3, seed=0, outcome="mean"):
         return scores
     contents = [(i, t) for i, _, content, close, _ in asked for t in range(content, close)]
     lengths = [close - content for _, _, content, close, _ in asked]
-    i, t = on_card(contents, scores.device).T                         # (K,) each
+    i, t = to_device(contents, scores.device).T                         # (K,) each
     ids = forward.completion_ids[i, t].split(lengths)                 # a row's (K_i,) each
     clean = forward.embeddings.detach()                               # (b, L, H)
 
@@ -220,12 +206,12 @@ def input_gradient(forward, spans, draws=4, sigma=1e-3, seed=0, outcome="mean"):
         for row, start, *_ in asked:
             key = (seed, draw, forward.sampled[row])
             noise[row, :start] = sigma * normals(key, noise[row, :start])
-        leaf = add_at(clean, forward.place, noise).requires_grad_()   # (b, L, H)
+        leaf = add_at(clean, forward.position, noise).requires_grad_()   # (b, L, H)
         hidden = run_layers(forward, leaf)                            # (b, L, H)
-        after = answer_logits(hidden[i, forward.place[i, t] - 1])
+        after = answer_logits(hidden[i, forward.position[i, t] - 1])
         K = sum(answer_shift(a, b, y, outcome) for a, b, y in zip(before, after, ids))
         score = gradient_dot_activation(K, leaf, clean)               # (b, L)
-        score = score.gather(1, forward.place)                        # (b, T)
+        score = score.gather(1, forward.position)                        # (b, T)
         for (row, start, *_), a, b in zip(asked, before, after):
             scores[row, :start] += score[row, :start] * moved(a, b) / draws
     return scores
@@ -267,7 +253,7 @@ def perturbation(forward, spans, outcome="mean", replace="pad"):
     for i, (start, content, close, _) in enumerate(spans.tolist()):
         if content == close:  # nothing in the box, or no box
             continue
-        row, position = forward.embeddings[i], forward.place[i]           # (L, H), (T,)
+        row, position = forward.embeddings[i], forward.position[i]           # (L, H), (T,)
         ids = forward.completion_ids[i, content:close]                    # (K,)
         substitute = table(pad)                                           # (H,)
         if replace == "mean":
@@ -302,61 +288,3 @@ def top_mass(weights, mask, share=0.1):
     k = (mask.sum(1, keepdim=True) * share).ceil()                       # (B, 1)
     largest = a * (torch.arange(a.shape[1], device=a.device) < k)        # (B, T)
     return (largest.sum(1) / a.sum(1).clamp(min=1e-30)).float()
-
-
-# -------------------------------------------------------------------------- seeing it
-
-
-def pieces(tokenizer, ids):
-    """The text that each of n ids adds to the decoding, n strings; they concatenate to the text."""
-    texts = [tokenizer.decode(ids[:n], clean_up_tokenization_spaces=False)
-             for n in range(len(ids) + 1)]
-    return [texts[n + 1][len(texts[n].rstrip("\ufffd")):] for n in range(len(ids))]
-
-
-def main(argv=None):
-    import grpo  # here, not above: the functions stand alone without these four
-    import pages
-    import problems
-    import rollout
-    parser = argparse.ArgumentParser(description="Show which tokens a model's own answer leans on.")
-    parser.add_argument("--model", default="tiny", help="hub id or folder; tiny: the embedded one")
-    parser.add_argument("--problem", default="Start with 7, add 5, times 3.", help="the question")
-    parser.add_argument("--completion", help="a file with the answer; without it one is sampled")
-    args = parser.parse_args(argv)
-    model, tokenizer = problems.load_policy(args.model)
-    prompt = problems.build_prompt(tokenizer, args.problem)
-    if args.completion:
-        try:
-            text = open(args.completion, encoding="utf-8").read()
-        except (OSError, UnicodeDecodeError) as error:
-            raise problems.BadInput(f"--completion {args.completion}: {error.args[-1]}.") from None
-        encoded = [tokenizer(t, add_special_tokens=False).input_ids for t in (prompt, text or " ")]
-        (asked, real), (ids, mask) = (rollout.pad([row], 0, "right") for row in encoded)  # (1, n)
-        text = tokenizer.decode(ids[0], skip_special_tokens=True)  # what the ids say, to the letter
-        out = rollout.Rollouts(asked, real, ids, mask.sum(1), mask[:, 0], None, [text])
-    else:
-        out = rollout.sample(model, tokenizer, [prompt], samples=8, max_new_tokens=256)
-    # The longest one with a box: it has the most tokens for the answer to lean on.
-    i = max(range(len(out.texts)), key=lambda i: (verify.last_boxed(out.texts[i]) is not None,
-                                                  out.lengths[i]))
-    forward = grpo.forward_pass(model, out, torch.tensor([i]), 1.0, texts=out.texts[i:i + 1],
-                                rewards=None, advantages=None, tokenizer=tokenizer)
-    ids = forward.completion_ids[0].tolist()
-    span = answer_span(tokenizer, ids, out.texts[i])
-    if span is None:
-        where = f"--completion {args.completion}: it" if args.completion else (
-            f"--problem {args.problem!r}: none of 8 completions")
-        raise problems.BadInput(f"{where} has no box, so there is no answer to ask about.")
-    s = gradient_activation(forward, torch.tensor([span]))[0]  # (T,)
-    tokens = pieces(tokenizer, ids)
-    print("token   s_t, the twenty largest, in order of the text")
-    for t in sorted(s.argsort(descending=True)[:20].tolist()):
-        print(f"{t:5d} {s[t]:9.2e}  {tokens[t]!r}{'   the box' * (span[0] <= t < span[3])}")
-    print("\nred: four times the median or more; blue: a quarter or less\n")
-    print(pages.coloured(tokens, (s / s[s > 0].median()).sqrt().tolist(), pages.in_colours()))
-
-
-if __name__ == "__main__":
-    import problems
-    problems.run(main)

@@ -25,7 +25,7 @@ prompts alone with most of the gain, hence three baselines:
 
 Two choices of ours. The paper does not print its std: ours is the population's + 1e-6, and equal
 columns give 0. Its clip is symmetric; ours is the loop's, 0.2 and 0.28, so that all methods differ
-in credit alone (--clip-high 0.2 for the paper's; with --inner 1 neither of them ever acts).
+in credit alone (--clip-high 0.2 for the paper's; with --num-iterations 1 neither ever acts).
 
 What we left out, on purpose: subproblems written by a large model, a format reward, the system
 turn.
@@ -39,9 +39,9 @@ import torch
 
 import problems
 import verify
+from engine.errors import BadInput, run_cli
+from engine.flags import flags, parse
 from grpo import group_advantages, train
-from problems import BadInput
-from runs import flags, parse
 
 # The embedded model was warmed up on this very sentence (data/make_tiny.py): one token of its own.
 INSTRUCTION = (r" Solve the numbered problems in order, each inside its own tags <p1> </p1>,"
@@ -248,8 +248,8 @@ def main(argv=None):
     if config.group % 2 or config.group < 4:
         raise BadInput(f"--group {config.group}: each half of it is compared with itself; "
                        "take an even number, 4 or more.")
-    train(config, ask=ask, judge=judge)
+    train(config, make_prompts=ask, reward_fn=judge)
 
 
 if __name__ == "__main__":
-    problems.run(main)
+    run_cli(main)

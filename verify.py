@@ -27,7 +27,17 @@ Policies, each with examples that a test reads: ~ is accepted, !~ is not; the go
   formulas   agree at points of both signs: x+1 ~ \frac{x^2-1}{x-1} ; |x| ~ \sqrt{x^2} ; x !~ |x|
 The last complete box outside of <think> counts; an unclosed box or think block is no answer.
 What we left out, on purpose: simplify and solve (unbounded), prose, the conversion of units."""
-import argparse, json, math, operator, re, subprocess, sys, threading, time, unicodedata, zlib
+import argparse
+import json
+import math
+import operator
+import re
+import subprocess
+import sys
+import threading
+import time
+import unicodedata
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from functools import lru_cache
@@ -429,7 +439,7 @@ class Compare:
     # ---- a calculator by precedence climbing; its steps and its numbers are bounded
     def value(self, toks, point=0, bits=200):
         self.toks, self.at, self.next, self.trig = [*toks, "", ""], 0, [*toks, ""][0], False
-        from mpmath.ctx_mp import MPContext          # sympy's numeric layer, one for each thread
+        from mpmath.ctx_mp import MPContext  # sympy's numeric layer, one for each thread
         self.mp = vars(LOCAL).get("mp") or vars(LOCAL).setdefault("mp", MPContext())
         self.point, self.mp.prec = point, bits
         x = self.expression(0)

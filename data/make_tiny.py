@@ -42,7 +42,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config,
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-from problems import SUFFIX  # noqa: E402  the one sentence that asks for a box
+from problems import SUFFIX  # the one sentence that asks for a box
 
 CURRICULUM = (r" Solve the numbered problems in order, each inside its own tags <p1> </p1>,"
               r" <p2> </p2> and so on, and end each block with its answer within \boxed{}.")

@@ -1,4 +1,6 @@
-"""OAR-P from a cache: saliency.perturbation, many tokens at a time. Skip this on a first reading.
+"""OAR-P from a cache: what saliency.perturbation does, many tokens at a time.
+
+Skip this on a first reading.
 
 Replacing N tokens of a row of L is N forwards of L tokens by definition. Under causal attention
 nothing before a replaced token changes, so the keys and values of what precedes it are kept: half
@@ -9,9 +11,11 @@ import copy
 import torch
 from transformers import DynamicCache
 
+from engine import decode
+
 
 @torch.no_grad()
-@torch.compiler.set_stance("force_eager")  # layers compiled to train (--compile) know no cache
+@decode.uncompiled()
 def perturbation(forward, spans, shift, replace="pad", chunk=0):
     """How far the answer moves when a token is replaced, for all before the box: (b, T) fp32.
 
@@ -25,7 +29,7 @@ def perturbation(forward, spans, shift, replace="pad", chunk=0):
     pad = body.get_input_embeddings()(pad)[0]    # (H,)
     body.eval()  # no dropout, and no checkpointing, which may switch the cache off
     caches = {}  # of the prompts, which rows of one group share
-    firsts = forward.place[:, 0].tolist()        # where a row's completion begins
+    firsts = forward.position[:, 0].tolist()     # where a row's completion begins
     prompts = forward.ids.tolist()
     try:
         for i, (start, content, close, _) in enumerate(spans.tolist()):

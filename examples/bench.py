@@ -21,7 +21,7 @@ end. Parts:
 
 Seconds are medians of --repeat calls after one to warm up or more (of OAR-P and `long`: the second
 call; of `generate` and TRL: the best), peaks the most that was allocated, the warm-up included, and
-with `--compile` an upper bound, see graphs.peak_gb.
+with `--compile` an upper bound, see memory.peak_gb.
 """
 import argparse
 import dataclasses
@@ -39,23 +39,23 @@ import torch
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-import delta  # noqa: E402
-import grail  # noqa: E402
-import graphs  # noqa: E402
-import grpo  # noqa: E402
-import oar  # noqa: E402
-import rollout  # noqa: E402
-import saliency  # noqa: E402
+import delta
+import grail
+import grpo
+import oar
+import rollout
+import saliency
+from engine import graphs, memory
 
 SHAPE = dict(vocab_size=151_936, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28,
              num_attention_heads=16, num_key_value_heads=8, head_dim=128)
 SMALL = dict(vocab_size=500, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
              num_attention_heads=4, num_key_value_heads=2, head_dim=16)
 SETTINGS = dict(
-    scale_by_std=False, mask_truncated=False, loss="token", kl=0.0, inner=1, temperature=1.0,
-    clip_low=0.2, clip_high=0.28, grad_clip=1.0, lr=1e-6, as_released=False, leaf="embeddings",
-    rows="wrong", seed=0, gradient="head-row", refinements=1, outcome="mean", replace="pad",
-    chunk=64, draws=1)
+    scale_by_std=False, mask_truncated=False, loss="token", kl=0.0, num_iterations=1,
+    temperature=1.0, clip_low=0.2, clip_high=0.28, grad_clip=1.0, lr=1e-6, as_released=False,
+    activation="embeddings", reweight="wrong", seed=0, gradient="head-row",
+    refinements=1, outcome="mean", replace="pad", chunk=64, draws=1)
 
 
 class Ids:
@@ -157,7 +157,7 @@ def main(argv=None):
     add = parser.add_argument
     add("--parts", default="sampling,generate,update,methods,long,compiled,trl",
         help="see the docstring")
-    add("--rows", type=int, default=64, help="B, in groups of 8")
+    add("--reweight", type=int, default=64, help="B, in groups of 8")
     add("--prompt", type=int, default=128, help="P, tokens of a prompt")
     add("--tokens", type=int, default=512, help="T, tokens of a completion")
     add("--long", type=int, default=4096, help="T of the long completions")
@@ -233,7 +233,7 @@ def main(argv=None):
             for stage in stages:
                 seconds, _ = timed(stage, device)
                 first += seconds[0] * (turn == 0)
-                peaks.append(graphs.peak_gb(model))
+                peaks.append(memory.peak_gb(model))
         seconds = timed(lambda: [stage() for stage in stages], device, args.repeat + 1)[0][1:]
         note(name, {"first_seconds": first, "seconds": statistics.median(seconds),
                     "tokens_per_second": tokens / statistics.median(seconds),
@@ -273,7 +273,7 @@ def main(argv=None):
     if "methods" in parts:
         boxed(args.tokens)
         runs = {name: [] for name in methods}
-        for turn in range(args.repeat + 1):
+        for _ in range(args.repeat + 1):
             for name, options in methods.items():  # by turns: a drift of the clocks hits all
                 runs[name].append((
                     timed(lambda: draw(args.rows, args.tokens), device),

@@ -26,9 +26,10 @@ from datasets import Dataset
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-import saliency  # noqa: E402
-from bench import SHAPE, SMALL  # noqa: E402
-from trl_grail import CreditGRPOTrainer  # noqa: E402
+from bench import SHAPE, SMALL
+from trl_grail import CreditGRPOTrainer
+
+import saliency
 
 
 def half_right(completions, **_):

@@ -19,7 +19,9 @@ completions. Two readings of the effect:
 
 K continuations leave noise. The two halves of the K give two independent effects, whose correlation
 r makes the reliability of the whole 2 r / (1 + r); a correlation over its square root is what would
-be seen with endless continuations.
+be seen with endless continuations. Two cautions. This is rough for `size`, a square: the true size
+itself would not come out at 1 (`of_the_truth` says where). And the effect of a token of entropy 0,
+which is always drawn again, is 0 by definition: entropy has a start that no other signal has.
 
 What we left out, on purpose: a trained checkpoint's figures (--model FOLDER has them), other tasks.
 """
@@ -33,15 +35,17 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-import delta  # noqa: E402
-import grpo  # noqa: E402
-import problems  # noqa: E402
-import saliency  # noqa: E402
-import verify  # noqa: E402
-from engine.perturb import perturbation  # noqa: E402
-from intervals import bootstrap, middle95  # noqa: E402
-from problems import BadInput  # noqa: E402
-from rollout import Rollouts, sample  # noqa: E402
+import delta
+import grpo
+import problems
+import saliency
+import verify
+from engine import seeds
+from engine.errors import BadInput, run_cli
+from engine.perturb import perturbation
+from intervals import bootstrap, middle95
+from logprobs import forward_pass
+from rollout import Rollouts, sample
 
 
 def ranks(x):
@@ -59,7 +63,7 @@ def spearman(x, y):
 
 
 def toy(seed, normed=False, N=24):
-    """A transformer whose influences are a formula: (grpo.Forward of a row, span, influence (N,)).
+    """A transformer whose influences are a formula: (Forward of a row, span, influence (N,)).
 
     Queries are 0, so attention is the plain mean of the values, and the MLP adds 0. Where the one
     answer token is predicted, at position p with embedding e_p, the head reads
@@ -86,7 +90,7 @@ def toy(seed, normed=False, N=24):
     completion = torch.randperm(60)[:N + 3] + 3  # all different: N tokens, marker, answer, brace
     rollouts = Rollouts(torch.tensor([[2]]), torch.ones(1, 1, dtype=torch.bool), completion[None],
                         torch.tensor([N + 3]), torch.tensor([True]), torch.zeros(1, N + 3), [""])
-    forward = grpo.forward_pass(model, rollouts, torch.tensor([0]), 1.0, texts=[""], rewards=None,
+    forward = forward_pass(model, rollouts, torch.tensor([0]), 1.0, texts=[""], rewards=None,
                                 advantages=None, tokenizer=argparse.Namespace(pad_token_id=0))
 
     def norm(x):
@@ -119,7 +123,7 @@ def print_toy(toys=50):
                 found[f"input gradient, {draws} draws"] = saliency.input_gradient(
                     forward, box, draws)
             rows.append([spearman(s[0, :span[0]].double(), influence) for s in found.values()])
-        values = torch.tensor(rows).double()                                # (toys, S)
+        values = torch.tensor(rows, dtype=torch.float64)                    # (toys, S)
         low, high = middle95(bootstrap(values))                             # (S,) each
         print(f"rank correlation with the influence in closed form, {toys} toys of {span[0]} "
               f"tokens, attention over {'normed' if normed else 'raw'} embeddings")
@@ -168,7 +172,7 @@ def all_signals(model, tokenizer, pool, rewards, chosen, seed):
 
     def forward_of(rows):
         rows = torch.as_tensor(rows)
-        return grpo.forward_pass(model, pool, rows, 1.0, texts=[pool.texts[i] for i in rows],
+        return forward_pass(model, pool, rows, 1.0, texts=[pool.texts[i] for i in rows],
                                  rewards=rewards.flatten()[rows], advantages=advantages[rows],
                                  tokenizer=tokenizer)
 
@@ -195,7 +199,7 @@ def all_signals(model, tokenizer, pool, rewards, chosen, seed):
                                      advantages, pool.completion_mask)
     signals["DelTA margin"] = weights[chosen]  # increasing in the margin to the own side
     signals["entropy"] = forward.entropy
-    signals["random"] = torch.rand(mask.shape, generator=saliency.keyed(seed, "random"))
+    signals["random"] = torch.rand(mask.shape, generator=seeds.generator_for(seed, "random"))
     return signals, spans.tolist()
 
 
@@ -230,6 +234,30 @@ def effects(verdicts, sign):
     noise = V * (1 - V) / (verdicts.shape[1] - 1)         # (N + 1,)
     effect = V[1:] - V[:-1]                               # (N,)
     return effect.square() - noise[1:] - noise[:-1], sign * effect
+
+
+def of_the_truth(verdicts, signs, draws=50):
+    """The table's corrected correlation for the true effect itself: {"size": ..., "toward": ...}.
+
+    Verdicts are drawn again at the rates of `verdicts`, C of (N + 1, K), which are then the truth.
+    Were the correction exact, both would be 1. The rates hold noise, too, which spreads effects: so
+    the truth behind them would come out lower than this, if anything.
+    """
+    generator, seen, halves = torch.Generator().manual_seed(0), {}, {}
+    for sign, measured in zip(signs, verdicts):
+        K, V = measured.shape[1], measured.mean(1)                # (N + 1,)
+        effect = V[1:] - V[:-1]                                   # (N,)
+        truth = {"size": effect.square(), "toward": sign * effect}
+        for _ in range(draws):
+            again = torch.bernoulli(V[:, None].expand(-1, K), generator=generator)  # (N + 1, K)
+            whole, a, b = (dict(zip(truth, effects(part, sign)))
+                           for part in (again, again[:, :K // 2], again[:, K // 2:]))
+            for column, known in truth.items():
+                seen.setdefault(column, []).append(spearman(known, whole[column]))
+                halves.setdefault(column, []).append(spearman(a[column], b[column]))
+    r = {column: sum(rs) / len(rs) for column, rs in halves.items()}
+    return {column: sum(cs) / len(cs) / (2 * r[column] / (1 + r[column])) ** 0.5
+            for column, cs in seen.items()}
 
 
 def main(argv=None):
@@ -273,8 +301,9 @@ def main(argv=None):
 
     def estimate(values, reliable=None):
         """Mean over completions with its interval; over sqrt(reliability) if halves are given."""
-        both = torch.tensor(values).double()                         # (C, S)
-        both = torch.cat([both, torch.tensor(reliable or [1.0] * len(both)).double()[:, None]], 1)
+        both = torch.tensor(values, dtype=torch.float64)             # (C, S)
+        r = torch.tensor(reliable or [1.0] * len(both), dtype=torch.float64)
+        both = torch.cat([both, r[:, None]], 1)                      # (C, S + 1)
 
         def corrected(x):
             r = x[:, -1:].clamp(min=1e-3)                            # (R, 1)
@@ -291,6 +320,8 @@ def main(argv=None):
         result[column] = {"split_half": mean, "reliability": 2 * mean / (1 + mean),
                           "raw": estimate(tables[column]),
                           "corrected": estimate(tables[column], r)}
+    signs = [2 * right - 1 for right in rewards.flatten()[chosen].tolist()]
+    result["of_the_truth"] = of_the_truth(verdicts, signs)
     result["seed_to_seed"] = {draws: sum(
         spearman(signals[f"input gradient, {draws} draws"][n, :span[0]],
                  signals[f"other seed, {draws} draws"][n, :span[0]])
@@ -303,6 +334,8 @@ def main(argv=None):
           f"{tokens:,} tokens sampled, {result['seconds']:.0f} s\n"
           "reliability of the effect (split-half): "
           + ", ".join(f"{c} {result[c]['reliability']:.2f}" for c in halves) + "\n"
+          "corrected, of the true effect itself: "
+          + ", ".join(f"{c} {value:.2f}" for c, value in result["of_the_truth"].items()) + "\n"
           "OAR-G, rank correlation of two seeds: "
           + ", ".join(f"{k} draws {v:.2f}" for k, v in result["seed_to_seed"].items()) + "\n\n"
           "| signal | with OAR-P | with the effect's size, raw | corrected "
@@ -319,4 +352,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    problems.run(main)
+    run_cli(main)

@@ -5,26 +5,26 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-import pages  # noqa: E402
-import problems  # noqa: E402
-import saliency  # noqa: E402
+import problems
+import show
+from engine.errors import BadInput, run_cli
 
 WIDTH, HEIGHT, LEFT = 9.6, 40, 12  # pixels a character, a line, and of margin
 
 
 def main():
     if len(sys.argv) != 3:
-        raise problems.BadInput("two arguments are wanted: a run's folder and the SVG to write.")
+        raise BadInput("two arguments are wanted: a run's folder and the SVG to write.")
     folder, target = map(Path, sys.argv[1:])
     example = json.loads((folder / "summary.json").read_text())["example"]
     _, tokenizer = problems.load_policy(folder / "checkpoint")
     x, y, widest, out = LEFT, 26, 0, []
-    for text, weight in zip(saliency.pieces(tokenizer, example["ids"]), example["weights"]):
+    for text, weight in zip(show.pieces(tokenizer, example["ids"]), example["weights"]):
         shown = text.replace("\n", "\u23ce")
         width = WIDTH * len(shown) + 4
         out.append(
             f'<rect x="{x}" y="{y - 17}" width="{width - 2}" height="22" rx="3" '
-            f'fill="rgb{pages.shade(weight)}"/><text x="{x + 1}" y="{y}">{html.escape(shown)}'
+            f'fill="rgb{show.shade(weight)}"/><text x="{x + 1}" y="{y}">{html.escape(shown)}'
             f'</text><text x="{x + 1}" y="{y + 14}" class="w">{weight:.1f}</text>')
         x += max(width, 20)
         widest = max(widest, x)
@@ -38,4 +38,4 @@ def main():
 
 
 if __name__ == "__main__":
-    problems.run(main)
+    run_cli(main)

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from problems import BadInput, run  # noqa: E402
+from engine.errors import BadInput, run_cli
 
 PANELS = [("reward", "reward (share of right rollouts)", 1),
           ("accuracy", "held-out accuracy, %", 100), ("entropy", "entropy, nats a token", 1),
@@ -117,4 +117,4 @@ def main():
 
 
 if __name__ == "__main__":
-    run(main)
+    run_cli(main)

@@ -6,7 +6,7 @@
 
 A group is sampled and rewarded as in training. DelTA compares all its completions with each other;
 the other methods look at one at a time. Every completion is reweighted here, right or wrong
-(`--rows both`), so that the columns can be compared.
+(`--reweight both`), so that the columns can be compared.
 """
 import argparse
 import sys
@@ -15,16 +15,18 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-import delta  # noqa: E402
-import grpo  # noqa: E402
-import pages  # noqa: E402
-import problems  # noqa: E402
-import rollout  # noqa: E402
-import saliency  # noqa: E402
-import verify  # noqa: E402
-from engine.perturb import perturbation  # noqa: E402
-from grail import grail_credit  # noqa: E402
-from oar import oar_credit  # noqa: E402
+import delta
+import grpo
+import problems
+import rollout
+import saliency
+import show
+import verify
+from engine.errors import BadInput, run_cli
+from engine.perturb import perturbation
+from grail import grail_credit
+from logprobs import forward_pass
+from oar import oar_credit
 
 
 def columns(forward, spans):
@@ -60,7 +62,7 @@ def main(argv=None):
                          max_new_tokens=args.max_new_tokens)
     right = verify.verify_all([(text, args.answer) for text in out.texts], strict=True)
     rewards = torch.tensor([right], dtype=torch.float32)                     # (1, G)
-    forward = grpo.forward_pass(
+    forward = forward_pass(
         model, out, torch.arange(args.samples), 1.0, tokenizer=tokenizer, texts=out.texts,
         rewards=rewards[0], advantages=grpo.group_advantages(rewards)[0])
     spans = saliency.answer_spans(forward)                                   # (G, 4)
@@ -69,19 +71,19 @@ def main(argv=None):
         rows = [i for i in range(args.samples) if rewards[0, i] == reward and spans[i, 0] >= 0]
         for i in sorted(rows, key=lambda i: -out.lengths[i])[:1]:
             n = out.lengths[i]
-            shown.append(pages.entry(
+            shown.append(show.entry(
                 tokenizer, out.completion_ids[i, :n].tolist(), args.problem, reward,
                 {name: (w[i, :n].tolist(), None if s is None else s[i, :n].tolist())
                  for name, (w, s) in methods.items()}))
     if not shown:
-        raise problems.BadInput(f"--problem {args.problem!r}: none of {args.samples} completions "
+        raise BadInput(f"--problem {args.problem!r}: none of {args.samples} completions "
                                 "has a box; try another one, or more --samples.")
     try:
-        args.out.write_text(pages.page(f"Credit for {args.model}", shown), encoding="utf-8")
+        args.out.write_text(show.page(f"Credit for {args.model}", shown), encoding="utf-8")
     except OSError as error:
-        raise problems.BadInput(f"--out {args.out}: {error.strerror}.") from None
+        raise BadInput(f"--out {args.out}: {error.strerror}.") from None
     print(f"{len(shown)} of {args.samples} completions, five methods: {args.out}")
 
 
 if __name__ == "__main__":
-    problems.run(main)
+    run_cli(main)

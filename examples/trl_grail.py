@@ -24,8 +24,15 @@ try:
 except ImportError as missing:
     print(f"error: {missing}; beside requirements.txt: pip install trl peft", file=sys.stderr)
     sys.exit(2)
-import delta, grail, oar, problems, saliency, score, verify  # noqa: E401, E402
-from rollout import Rollouts  # noqa: E402
+import delta
+import grail
+import oar
+import problems
+import saliency
+import verify
+from engine.errors import run_cli
+from logprobs import forward_pass
+from rollout import Rollouts
 
 
 def answer_weights(forward, credit):
@@ -90,7 +97,7 @@ class CreditGRPOTrainer(GRPOTrainer):
 
         def inside(rows):
             with accelerator.autocast(), torch.set_grad_enabled(self.credit != "delta"):
-                forward = score.forward_pass(
+                forward = forward_pass(
                     base, rollouts, rows, self.temperature, rewards=None, advantages=A[rows],
                     tokenizer=self.processing_class, texts=[texts[i] for i in rows.tolist()])
             t = forward.logprobs.shape[1]
@@ -157,4 +164,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    problems.run(main)
+    run_cli(main)

@@ -14,7 +14,7 @@ from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
 from math_verify import verify as theirs
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from verify import verify  # noqa: E402
+from verify import verify
 
 CONFIG = [LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig()]  # their README's
 

@@ -1,38 +1,157 @@
-"""Whose function a marking test examines: the reader's file, or with EXERCISES=solutions ours."""
-import importlib
+"""Whose functions the marks examine, and how a failed mark reads.
+
+    python -m pytest exercises -k ex01            # your ex01_*.py in this folder
+    python -m pytest exercises --solutions        # our own functions
+    python -m pytest exercises --attempts=FOLDER  # the ex*.py of another folder, as mark.py does
+"""
 import os
 import sys
+import textwrap
+import traceback
 from pathlib import Path
 
 import pytest
 
+HERE = Path(__file__).resolve().parent
 os.environ["HF_HUB_OFFLINE"] = "1"
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.extend(str(folder) for folder in (HERE, HERE.parent) if str(folder) not in sys.path)
+
+import attempts  # noqa: E402
+from expected import Wrong  # noqa: E402
+
+PRINTED = 2000  # characters of what an attempt printed that are shown
+
+stopped = {}  # exercise -> its first mark that failed
+loaded = {}   # exercise -> Recorded, or why there is none
+write_to = []  # the file of --write-marks
+
+
+def pytest_addoption(parser):
+    group = parser.getgroup("exercises")
+    group.addoption("--solutions", action="store_true", help="mark the project's own functions")
+    group.addoption("--attempts", metavar="FOLDER", default=str(HERE),
+                    help="mark the ex*.py of this folder; write it with =, as --attempts=FOLDER")
+    group.addoption("--all-marks", action="store_true",
+                    help="do not stop an exercise at its first failed mark")
+    group.addoption("--write-marks", metavar="FILE",
+                    help="add a line to this file for each mark that passed, at once")
+
+
+def pytest_configure(config):
+    if config.option.write_marks:
+        write_to.append(Path(config.option.write_marks).resolve())
+    # PyTorch warns of its own parts while it is imported. That is no reader's mistake.
+    config.addinivalue_line("filterwarnings", "ignore::DeprecationWarning")
+    config.addinivalue_line("filterwarnings", "ignore::FutureWarning")
+    if config.option.reportchars == "fE":  # the default: the names of all that failed, once more
+        config.option.reportchars = ""
+
+
+def exercise_of(node):
+    return node.path.stem.removeprefix("test_")
+
+
+def load(exercise, config):
+    """The attempt at this exercise, loaded once; raises what it raised the first time."""
+    if exercise not in loaded:
+        try:
+            if config.option.solutions:
+                import solutions  # here, for it imports the whole project
+                function = getattr(solutions, exercise[len("ex01_"):])
+                loaded[exercise] = attempts.Recorded(function, HERE / "solutions.py")
+            else:
+                loaded[exercise] = attempts.load(exercise, config.option.attempts)
+        except (Exception, SystemExit) as error:
+            loaded[exercise] = error
+    if isinstance(loaded[exercise], BaseException):
+        raise loaded[exercise]
+    return loaded[exercise]
 
 
 @pytest.fixture
 def attempt(request):
     """test_ex01_group_advantages.py gets `group_advantages` of ex01_group_advantages.py."""
-    whose = os.environ.get("EXERCISES", "stubs")
-    if whose not in ("stubs", "solutions"):
-        raise pytest.UsageError(f"EXERCISES={whose}: must be stubs or solutions.")
-    exercise = request.module.__name__.removeprefix("test_")
-    module = importlib.import_module("solutions" if whose == "solutions" else exercise)
-    return getattr(module, exercise[len("ex01_"):])
+    exercise = exercise_of(request.node)
+    if isinstance(loaded.get(exercise), attempts.Recorded):
+        loaded[exercise].asked = ""
+
+    def ask(*args, **kwargs):  # loaded here, so that a file that cannot be is a failed mark as well
+        return load(exercise, request.config)(*args, **kwargs)
+    return ask
 
 
-def pytest_configure(config):
-    if config.option.tbstyle == "auto":
-        config.option.tbstyle = "short"  # fifty stubs, a screen each, would bury the summary
+def pytest_runtest_setup(item):
+    exercise = exercise_of(item)
+    nothing = isinstance(loaded.get(exercise), BaseException)  # every mark would say the same
+    if exercise in stopped and (nothing or not item.config.option.all_marks):
+        pytest.skip(f"after {stopped[exercise]}")
+
+
+def own_lines(error, path):
+    """The lines of the attempt that were running when it raised, innermost last."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__)
+              if Path(frame.filename).resolve() == path]
+    return [f"{path.name}, line {frame.lineno}, in {frame.name}:\n    {frame.line}"
+            for frame in frames[-3:]]
+
+
+def message(exercise, error, config):
+    """What a failed mark says of the answer, without the docstring."""
+    recorded = loaded.get(exercise)
+    asked = getattr(recorded, "asked", "")
+    path = getattr(recorded, "path", Path(config.option.attempts).resolve() / f"{exercise}.py")
+    lines = [f"asked     {asked}".replace("\n", "\n" + " " * 10)] if asked else []
+    if isinstance(error, Wrong):
+        return "\n".join([*lines, str(error)])
+    if isinstance(error, NotImplementedError):
+        return f"{path.name} has no answer yet: it raises NotImplementedError."
+    where = own_lines(error, path)
+    text = "".join(traceback.format_exception_only(error)).strip()
+    if isinstance(error, RecursionError):
+        text = "RecursionError: the function calls itself without end."
+    return "\n".join([*lines, *where, text])
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    """A failure reads: the sentence of the mark, what was asked, yours, what was expected."""
+    report = (yield).get_result()
+    if not report.failed or not hasattr(item, "function"):
+        return
+    exercise = exercise_of(item)
+    stopped.setdefault(exercise, item.name)
+    error = call.excinfo.value
+    if isinstance(error, KeyboardInterrupt):
+        return
+    text = f"{message(exercise, error, item.config)}\n"
+    if not isinstance(loaded.get(exercise), BaseException):
+        sentence = " ".join((item.function.__doc__ or "").split())
+        text = f"{textwrap.fill(sentence, 88)}\n\n{text}"
+    report.longrepr = text
+    report.sections = [(title, said if len(said) < PRINTED else f"{said[:PRINTED]}\n... and more")
+                       for title, said in report.sections]
+
+
+def pytest_runtest_logreport(report):
+    """Written mark by mark: what comes later may never return."""
+    if write_to and report.when == "call" and report.passed:
+        with open(write_to[0], "a", encoding="utf-8") as file:
+            file.write(report.nodeid.split("::")[-1] + "\n")
+
+
+def pytest_sessionfinish():
+    if write_to:
+        with open(write_to[0], "a", encoding="utf-8") as file:
+            file.write("finished\n")
 
 
 def pytest_terminal_summary(terminalreporter):
     """One line an exercise, after pytest's own."""
     marks = {}
-    for outcome in ("passed", "failed", "error"):
+    for outcome in ("passed", "failed", "error", "skipped"):
         for report in terminalreporter.stats.get(outcome, []):
             name = Path(report.nodeid.split("::")[0]).stem.removeprefix("test_")
             marks.setdefault(name, []).append(outcome == "passed")
     for name, passed in sorted(marks.items()):
-        done = "done" if all(passed) else ""
-        terminalreporter.write_line(f"{name:28} {sum(passed)} of {len(passed)} marks  {done}")
+        done = "done" if all(passed) else f"stopped at {stopped[name]}" if name in stopped else ""
+        terminalreporter.write_line(f"{name:25} {sum(passed)} of {len(passed)} marks  {done}")

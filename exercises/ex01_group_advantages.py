@@ -5,10 +5,13 @@ advantage is how far it is above the mean of its own group,
 
     A = r - mean of the group           and, if asked,   A / (population std of the group + 1e-6)
 
-A group whose rewards are all equal says nothing: it gets exactly 0, not almost 0 and not NaN.
+Mean and std are those of the completion's own group. A group whose rewards are all equal says
+nothing: it gets exactly 0, not almost 0 and not NaN, whatever the other groups are like. The
+rewards are not changed.
 
     python -m pytest exercises -k ex01
 """
+import torch  # noqa: F401  in case you need it
 
 
 def group_advantages(rewards, scale_by_std=False):

@@ -9,8 +9,12 @@ The sampler divided its logits by the temperature, so the scorer must, too.
 
     python -m pytest exercises -k ex02
 """
+import torch  # noqa: F401  in case you need it
 
 
 def completion_logprobs(logits, ids, prompt_length, temperature=1.0):
-    """logits (B, L, V), ids (B, L) int64, prompt_length P. Returns (B, L - P), with gradient."""
+    """logits (B, L, V), ids (B, L) int64, prompt_length P >= 1. Returns (B, L - P), with gradient.
+
+    Column t belongs to ids[:, P + t]. logits and ids are not changed.
+    """
     raise NotImplementedError

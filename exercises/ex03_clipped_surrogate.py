@@ -15,8 +15,12 @@ which rows a token still has a gradient:
 
     python -m pytest exercises -k ex03
 """
+import torch  # noqa: F401  in case you need it
 
 
 def clipped_surrogate(ratio, A, low, high):
-    """ratio (B, T), A (B, T) or (B, 1). Returns (B, T), to be maximised; the gradient flows."""
+    """ratio (B, T), A (B, T) or (B, 1). Returns (B, T), to be maximised; the gradient flows.
+
+    ratio and A are not changed.
+    """
     raise NotImplementedError

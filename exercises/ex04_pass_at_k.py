@@ -4,12 +4,18 @@ You sampled a problem n times and c samples were right. What would you have seen
 n? The chance that k samples, drawn from the n without putting any back, hold at least one right
 one. It is not 1 - (1 - c/n)^k: that formula puts each sample back, and is too low on average.
 
+The result is float64 (torch.tensor makes float32 of Python's numbers, unless it is told
+dtype=torch.float64), and n may be 2000, for which no float holds the number of draws.
+
     python -m pytest exercises -k ex04
 """
+import math  # noqa: F401  in case you need it
+
+import torch  # noqa: F401
 
 
 def pass_at_k(correct, samples, k):
-    """correct: counts c, int64 tensor (N,); samples n; k. Returns a float64 tensor (N,).
+    """correct: counts c, int64 tensor (N,); samples n; k. Returns (N,) float64.
 
     Raises ValueError unless 1 <= k <= n.
     """

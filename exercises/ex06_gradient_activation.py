@@ -6,10 +6,10 @@ the embedding of an earlier token were scaled a little, number by number:
     J   = - sum over the box's tokens of log pi(token | what came before)
     s_t = || dJ/de_t * e_t ||_2         e_t: the embedding of token t, H numbers; * number by number
 
-`forward` is what the training loop has at hand (Forward, in score.py). You need of it
+`forward` is what the training loop has at hand. You need of it
 
     forward.embeddings       (b, L, H)  of prompt and completion together, in the graph
-    forward.place            (b, T)     where completion token t stands among the L
+    forward.position            (b, T)     where completion token t stands among the L
     forward.logprobs         (b, T)     log pi of the completion tokens, in the graph
     forward.completion_mask  (b, T)     bool, False on padding
 
@@ -22,6 +22,7 @@ be derived. `gather` along L fetches the T places of each row.
 
     python -m pytest exercises -k ex06
 """
+import torch  # noqa: F401  in case you need it
 
 
 def gradient_activation(forward, spans):

@@ -13,8 +13,9 @@ Both divisions need a little something (1e-8) for tau = 0 and tau = 1.
 
     python -m pytest exercises -k ex08
 """
+import torch  # noqa: F401  in case you need it
 
 
 def bilevel_weights(scores, q=0.25, beta=1.0):
-    """scores: float tensor (T,). Returns weights (T,), mean 1."""
+    """scores: float tensor (T,), T >= 1, not changed. Returns weights (T,), mean 1."""
     raise NotImplementedError

@@ -4,6 +4,9 @@ It scores completions under a model, several at once: prompts padded on the left
 right, with whatever id the tokenizer pads with. In many tokenizers that is the id that ends a turn.
 So it is also the last token of most completions, and stands inside prompts of several turns.
 
+The model takes what a model of transformers takes: attention_mask (B, L), 1 on what may be seen,
+and position_ids (B, L), the place of each token in its text, from 0; without them 0, 1, 2, ...
+
 Find the four and repair them. The marks compare with each row scored alone, without any padding;
 read a failing test's name before its numbers.
 

@@ -1,13 +1,43 @@
 """Marks exercise 8."""
+import math
+
 import torch
+from expected import expect
+
+
+def by_loops(scores, q=0.25, beta=1.0, tau=None, floor=0.1, log=math.log1p, renormalise=True):
+    """The definition in plain Python. What stands after beta: the mistakes, for the messages."""
+    z = [log(x) for x in scores]
+    spread = max(z) - min(z)
+    n = [(x - min(z)) / spread if spread else 0.0 for x in z]
+    place = q * (len(n) - 1)
+    low, ordered = int(place), sorted(n)
+    high = min(low + 1, len(n) - 1)
+    between = ordered[low] + (place - low) * (ordered[high] - ordered[low])
+    tau = between if tau is None else tau(ordered)
+    w = [max(x / (tau + 1e-8), floor) if x < tau else 1 + beta * (x - tau) / (1 - tau + 1e-8)
+         for x in n]
+    scale = len(w) / sum(w) if renormalise else 1.0
+    return torch.tensor([x * scale for x in w], dtype=torch.float64)
+
+
+def mistakes(scores, q=0.25, beta=1.0):
+    """{sentence: what that mistake gives here}, for the messages."""
+    case = scores, q, beta
+    return {
+        "q is taken as the threshold itself": by_loops(*case, tau=lambda n: q),
+        "tau is the nearest lower token's n, without interpolation":
+            by_loops(*case, tau=lambda n: n[int(q * (len(n) - 1))]),
+        "tau is the token at place q T, not interpolated at q (T - 1)":
+            by_loops(*case, tau=lambda n: n[min(int(q * len(n)), len(n) - 1)]),
+        "the floor of 0.1 is missing": by_loops(*case, floor=0.0),
+        "the logarithm is missing": by_loops(*case, log=lambda x: x),
+        "the weights do not have mean 1 yet": by_loops(*case, renormalise=False),
+        "the weights sum to 1: they must have mean 1": by_loops(*case) / len(scores)}
 
 
 def weights(attempt, scores, q=0.25, beta=1.0):
-    return attempt(torch.tensor(scores, dtype=torch.float64), q, beta).double()
-
-
-def close(actual, expected):
-    torch.testing.assert_close(actual, torch.tensor(expected).double(), atol=1e-5, rtol=0)
+    return attempt(torch.tensor(scores, dtype=torch.float64), q, beta)
 
 
 def scores_of(z):
@@ -17,42 +47,60 @@ def scores_of(z):
 
 def test_five_even_steps(attempt):
     """n = 0, .25, .5, .75, 1; tau = .25; w = .1, 1, 4/3, 5/3, 2, of sum 6.1."""
-    close(weights(attempt, scores_of([0.0, 1.0, 2.0, 3.0, 4.0])),
-          [.081967, .819672, 1.092896, 1.366120, 1.639344])
+    scores = scores_of([0.0, 1.0, 2.0, 3.0, 4.0])
+    expect(weights(attempt, scores), [.081967, .819672, 1.092896, 1.366120, 1.639344], 1e-5,
+           mistakes(scores))
 
 
 def test_another_quantile_and_boost(attempt):
     """q = .4, beta = 2: tau = .4, between two tokens; w = .1, .625, 4/3, 13/6, 3, of sum 7.225."""
-    close(weights(attempt, scores_of([0.0, 1.0, 2.0, 3.0, 4.0]), 0.4, 2.0),
-          [.069204, .432526, .922722, 1.499423, 2.076125])
+    scores = scores_of([0.0, 1.0, 2.0, 3.0, 4.0])
+    expect(weights(attempt, scores, 0.4, 2.0), [.069204, .432526, .922722, 1.499423, 2.076125],
+           1e-5, mistakes(scores, 0.4, 2.0))
 
 
 def test_scores_of_very_unequal_size(attempt):
     """tau is a quantile of n, .00688 here; taken as the number .25 it would suppress 6 of 10."""
-    close(weights(attempt, [0.0, .01, .02, .05, .1, .2, .5, 1.0, 5.0, 50.0]),
-          [.100178, .368512, .733393, 1.007362, 1.019297, 1.041620, 1.098868, 1.172674, 1.454527,
-           2.003569])
+    scores = [0.0, .01, .02, .05, .1, .2, .5, 1.0, 5.0, 50.0]
+    expect(weights(attempt, scores), [.100178, .368512, .733393, 1.007362, 1.019297, 1.041620,
+                                      1.098868, 1.172674, 1.454527, 2.003569], 1e-5,
+           mistakes(scores))
 
 
 def test_equal_scores_and_a_single_token_keep_weight_one(attempt):
-    close(weights(attempt, [.7] * 4), [1.0] * 4)
-    close(weights(attempt, [3.0]), [1.0])
-    close(weights(attempt, [0.0] * 3), [1.0] * 3)
+    """max z - min z is 0 there, and 0 / 0 is NaN: n is 0 for all of them, so every weight is 1."""
+    expect(weights(attempt, [.7] * 4), [1.0] * 4, 1e-5)
+    expect(weights(attempt, [3.0]), [1.0], 1e-5)
+    expect(weights(attempt, [0.0] * 3), [1.0] * 3, 1e-5)
 
 
 def test_many_at_the_minimum_means_nothing_is_suppressed(attempt):
-    """tau = 0: w = 1, 1, 1, 2."""
-    close(weights(attempt, [0.0, 0.0, 0.0, 1.0]), [.8, .8, .8, 1.6])
+    """tau = 0, and no n is below it: w = 1, 1, 1, 2. Dividing by tau must not hurt."""
+    expect(weights(attempt, [0.0, 0.0, 0.0, 1.0]), [.8, .8, .8, 1.6], 1e-5)
 
 
 def test_tau_may_be_one(attempt):
-    """w = .1, 1, 1, 1."""
-    close(weights(attempt, [0.0, 1.0, 1.0, 1.0], q=0.5), [.129032, 1.290323, 1.290323, 1.290323])
+    """Then 1 - tau is 0, and what is at tau has weight 1: w = .1, 1, 1, 1."""
+    expect(weights(attempt, [0.0, 1.0, 1.0, 1.0], q=0.5), [.129032, 1.290323, 1.290323, 1.290323],
+           1e-5)
 
 
 def test_order_does_not_matter_and_mass_is_kept(attempt):
-    scores, order = [0.3, 0.0, 2.0, 0.05, 0.7], [4, 2, 0, 1, 3]
-    w = weights(attempt, scores)
-    close(w, [1.044215, .086769, 1.735385, .867693, 1.265938])
-    close(weights(attempt, [scores[i] for i in order]), w[order].tolist())
-    assert abs(w.sum().item() - 5) < 1e-5
+    """Weights belong to their tokens, not to ranks, so sorting must be undone."""
+    expect(weights(attempt, [0.3, 0.0, 2.0, 0.05, 0.7]),
+           [1.044215, .086769, 1.735385, .867693, 1.265938], 1e-5)
+    expect(weights(attempt, [0.7, 2.0, 0.3, 0.0, 0.05]),
+           [1.265938, 1.735385, 1.044215, .086769, .867693], 1e-5)
+
+
+def test_any_scores_and_nothing_is_changed(attempt):
+    """Any length, quantile and boost; and the scores are needed again: change nothing in place."""
+    generator = torch.Generator().manual_seed(8)
+    for T in (2, 3, 7, 20, 33):
+        for q, beta in ((0.25, 1.0), (0.4, 2.0), (0.1, 0.5), (0.75, 1.0)):
+            scores = torch.randn(T, generator=generator).double().mul(2).exp()         # (T,)
+            scores = scores * (torch.rand(T, generator=generator) > 0.1)               # (T,)
+            before = scores.clone()
+            expect(attempt(scores, q, beta), by_loops(before.tolist(), q, beta), 1e-5,
+                   mistakes(before.tolist(), q, beta))
+            expect(scores, before, tolerance=0, about="the scores, after your function ran,")

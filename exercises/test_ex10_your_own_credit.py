@@ -1,56 +1,59 @@
 """Marks exercise 10: the rules. Whether it is any good is for leaderboard.py to say."""
-from functools import lru_cache
-
 import torch
-
-import grpo
-import problems
-import rollout
-
-
-@lru_cache(1)
-def rollouts():
-    """Two problems, three completions each, of the embedded model; 0, 1 of 3 and all are right."""
-    model, tokenizer = problems.load_policy("tiny")
-    prompts = [problems.build_prompt(tokenizer, problem) for problem in
-               ("Start with 7, add 5, times 3.", "Start with 2, add 9.")]
-    return model, tokenizer, rollout.sample(model, tokenizer, prompts, samples=3, max_new_tokens=72)
-
-
-def forward_of(rows):
-    model, tokenizer, out = rollouts()
-    rewards = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]])
-    advantages = grpo.group_advantages(rewards).flatten()
-    model.zero_grad(set_to_none=True)
-    rows = torch.tensor(rows)
-    return model, grpo.forward_pass(
-        model, out, rows, 1.0, tokenizer=tokenizer, texts=[out.texts[i] for i in rows],
-        rewards=rewards.flatten()[rows], advantages=advantages[rows])
+from expected import Wrong, expect, expect_true
+from toy import forward_of
 
 
 def test_finite_weights_without_gradient(attempt):
+    """One weight a token, (b, T). A negative one would turn the advantage round, NaN would end the
+    run, and a gradient left in the weights would train the credit instead of the policy."""
     _, forward = forward_of(range(6))
     weights = attempt(forward)
-    assert weights.shape == forward.logprobs.shape and not weights.requires_grad
-    assert torch.isfinite(weights).all() and (weights >= 0).all() and weights.sum() > 0
+    expect_true(torch.is_tensor(weights), f"Your weights are a {type(weights).__name__}.")
+    expect_true(weights.shape == forward.logprobs.shape,
+                f"Your weights have shape {tuple(weights.shape)} and must have "
+                f"{tuple(forward.logprobs.shape)}.")
+    expect_true(not weights.requires_grad,
+                "Your weights are still in the graph: detach them, or what they are made of.")
+    on = forward.completion_mask
+    expect_true(torch.isfinite(weights[on]).all(), "Some of your weights are NaN or infinite.")
+    expect_true(torch.isfinite(weights).all(), "On padding your weights are NaN or infinite.")
+    expect_true((weights >= 0).all(), f"Your smallest weight is {weights.min().item():.3g}.")
+    expect_true(weights.sum() > 0, "All your weights are 0.")
 
 
 def test_a_row_s_weights_depend_on_no_other_row(attempt):
-    """With a mean over the micro-batch, --tokens-per-microbatch changes the update: it must only
-    say how much memory to take."""
+    """Rows come in micro-batches, which are a matter of memory (--tokens-per-microbatch). A mean,
+    a maximum or a softmax over the batch would make them change the update, and so does chance.
+    Padding is part of the batch too: it is as long as the longest row."""
     _, forward = forward_of(range(6))
     together, mask = attempt(forward), forward.completion_mask
+    expect_true(torch.is_tensor(together), "Your weights are no tensor.")
     for rows in ([0, 1], [5, 4], [3], [2]):
         _, part = forward_of(rows)
         apart, on = attempt(part), part.completion_mask
         for i, row in enumerate(rows):
-            torch.testing.assert_close(apart[i][on[i]], together[row][mask[row]], atol=0.01,
-                                       rtol=0.01)
+            alone, among = apart[i][on[i]], together[row][mask[row]]
+            scale = among.abs().max().clamp(min=1e-30)
+            expect(alone / scale, among / scale, tolerance=0.01,
+                   about=f"what row {row} gets among other rows, over its largest weight,")
 
 
 def test_the_policy_s_gradient_is_left_alone(attempt):
+    """The loss is still to be derived from this forward: no backward(), retain_graph=True for
+    torch.autograd.grad, and nothing of it is changed in place."""
     model, forward = forward_of(range(6))
-    attempt(forward)
-    assert all(p.grad is None for p in model.parameters())
-    forward.logprobs.sum().backward()
-    assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
+    names = ("logprobs", "entropy", "advantages", "rewards", "completion_mask", "embeddings")
+    before = {name: getattr(forward, name).detach().clone() for name in names}
+    expect_true(torch.is_tensor(attempt(forward)), "Your weights are no tensor.")
+    for name in names:
+        expect_true(torch.equal(getattr(forward, name).detach(), before[name]),
+                    f"forward.{name} was changed in place.")
+    expect_true(all(p.grad is None for p in model.parameters()),
+                "A parameter's .grad was written, by backward() as it seems.")
+    try:
+        forward.logprobs.sum().backward()
+    except RuntimeError as error:
+        raise Wrong(f"No loss can be derived from the forward any more: {error}") from None
+    expect_true(any(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters()),
+                "The policy loss has no gradient any more.")

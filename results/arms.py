@@ -8,6 +8,9 @@ token the mean of its completion, so that a completion pulls as hard as under GR
 it more than another (the mean over all shuffles). `random` asks if the verdict matters: a coin.
 `grail-rounding` is GRAIL with smaller micro-batches, so it should differ by rounding alone.
 
+The two arms of RECIPE train as the release of GRAIL does: the constant loss, four passes over each
+batch, truncated rows masked. From the second pass on the policy has moved, and the clip can act.
+
 What we left out, on purpose: shuffled OAR and DelTA (add a line), other orders of the same weights.
 """
 import functools
@@ -17,14 +20,14 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-import delta  # noqa: E402
-import grail  # noqa: E402
-import grpo  # noqa: E402
-import oar  # noqa: E402
-import released  # noqa: E402
-import scrl  # noqa: E402
-from grail import grail_credit  # noqa: E402
-from saliency import before_answer  # noqa: E402
+import delta
+import grail
+import grpo
+import oar
+import released
+import scrl
+from grail import grail_credit
+from saliency import before_answer
 
 
 def level(config):
@@ -53,6 +56,10 @@ def over_all_tokens(s, mask, spans, *rest):
                        grail_credit(s, mask, spans, *rest))   # (b, T)
 
 
+# How the release trains, GRPO as well as GRAIL. Two things of it stay out: its weights are computed
+# again in each pass, and its learning rate of 1e-6 is for a model 5,000 times as large.
+RECIPE = "--loss constant --num-iterations 4 --mask-truncated"
+
 # Name -> (script, its flags, the credit in place of grail.py's own if any).
 ARMS = {
     "grpo": (grpo, ""), "grail": (grail, ""), "grail-released": (grail, "--as-released"),
@@ -60,15 +67,17 @@ ARMS = {
     "scrl": (scrl, ""), "grpo-std": (grpo, "--scale-by-std"),
     "shuffled": (grail, "--credit shuffled"), "level": (grail, "", level),
     "random": (grpo, "--reward random"),
+    "grpo-release-recipe": (grpo, RECIPE),
+    "grail-release-recipe": (grail, f"--as-released {RECIPE}"),
 }
 ABLATIONS = {
     "grail-predictor": (grail, "", functools.partial(
         grail.credit, signal=released.gradient_activation)),
     "grail-all-tokens": (grail, "", functools.partial(grail.credit, credit_fn=over_all_tokens)),
     "grail-no-boost": (grail, "", functools.partial(grail.credit, credit_fn=without_boost)),
-    "grail-correct": (grail, "--rows correct"), "grail-both": (grail, "--rows both"),
+    "grail-correct": (grail, "--reweight correct"), "grail-both": (grail, "--reweight both"),
     # Of the embedded model's three blocks the middle one is the first: saliency.py counts 3 // 2.
-    "grail-first": (grail, "--leaf first"), "grail-last": (grail, "--leaf last"),
-    "correct-level": (grail, "--rows correct", level),  # is to grail-correct what level is to grail
+    "grail-first": (grail, "--activation first"), "grail-last": (grail, "--activation last"),
+    "correct-level": (grail, "--reweight correct", level),  # as level is to grail
     "grail-rounding": (grail, "--tokens-per-microbatch 1280"),  # a sixth of its default
 }

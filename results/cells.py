@@ -20,26 +20,49 @@ import torch
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
-import problems  # noqa: E402
-from checkpoints import write  # noqa: E402
-from intervals import pass_at_k  # noqa: E402
-from paired import detectable, p_value, t_interval  # noqa: E402
-from problems import BadInput  # noqa: E402
+from paired import detectable, p_value, t_interval
 
-# The questions, each one family of tests: (title, [(B, A), ...]). An arm that was not run is left
-# out, and the family is as large as what was.
+from engine.checkpoints import write
+from engine.errors import BadInput, run_cli
+from evaluate import pass_at_k
+
+# The questions, each one family of tests: (title, [(B, A), ...], the measure that is tested). An
+# arm that was not run is left out, and the family is as large as what was.
 FAMILIES = [
     ("Against GRPO", [(arm, "grpo") for arm in (
         "grail", "grail-released", "oar-g", "oar-p", "delta", "scrl", "grpo-std", "shuffled",
-        "level", "random")]),
-    ("Controls, the release, SCRL's twin", [("grail", "shuffled"), ("grail", "level"),
-                                            ("grail", "grail-released"), ("scrl", "grpo-std")]),
+        "level", "random")], "sampled"),
+    ("Controls, the release, SCRL's twin", [
+        ("grail", "shuffled"), ("grail", "level"), ("grail", "grail-released"),
+        ("scrl", "grpo-std")], "sampled"),
     ("GRAIL with one choice changed", [(arm, "grail") for arm in (
         "grail-predictor", "grail-all-tokens", "grail-no-boost", "grail-correct", "grail-both",
-        "grail-first", "grail-last")]),
-    ("Where the weights of right completions stand", [("correct-level", "grail-correct")]),
-    ("GRAIL again, its sums in another order", [("grail-rounding", "grail")]),
+        "grail-first", "grail-last")], "sampled"),
+    ("Where the weights of right completions stand", [("correct-level", "grail-correct")],
+     "sampled"),
+    ("GRAIL again, its sums in another order", [("grail-rounding", "grail")], "sampled"),
 ]
+
+# Files with questions of their own, written down before their cells ran. In another file a question
+# would be tested on the very seeds that it came from.
+QUESTIONS = {
+    "study_greedy": [
+        ("Right completions reweighted, greedily", [("grail-correct", "grpo")], "greedy"),
+        ("Is it where their weights stand? Greedily", [
+            ("grail-correct", "correct-level"), ("correct-level", "grpo")], "greedy"),
+        ("The same three, sampled", [
+            ("grail-correct", "grpo"), ("grail-correct", "correct-level"),
+            ("correct-level", "grpo")], "sampled"),
+    ],
+    "study_recipe": [
+        ("As the release trains", [("grail-release-recipe", "grpo-release-recipe")], "sampled"),
+    ],
+}
+
+
+def families_of(path):
+    """The questions that a file of cells answers."""
+    return QUESTIONS.get(Path(path).stem, FAMILIES)
 
 
 def read(path):
@@ -78,9 +101,10 @@ def curve(line, k=1, start=None):
 
 
 def by_arm(lines):
-    """{arm: {seed: line}}, arms in the order of FAMILIES, seeds in theirs. Raises BadInput for an
-    arm that is in none of them."""
-    order, found = ["grpo", *(b for _, pairs in FAMILIES for b, _ in pairs)], {}
+    """{arm: {seed: line}}, arms in the order of the questions, seeds in theirs. Raises BadInput for
+    an arm that is in none of them."""
+    asked, found = sum(QUESTIONS.values(), FAMILIES), {}
+    order = list(dict.fromkeys(arm for _, pairs, _ in asked for b, a in pairs for arm in (a, b)))
     if unknown := {line["cell"]["arm"] for line in lines} - {*order}:
         raise BadInput(f"arm {min(unknown)}: is in no family of cells.py.")
     for line in sorted(lines, key=lambda x: (order.index(x["cell"]["arm"]), x["cell"]["seed"])):
@@ -104,7 +128,7 @@ def at_the_end(line, column):
     """Scores of the last step on all held-out problems, (N,); "curve": the curve's mean, (1,)."""
     if column == "curve":  # its start, the same for all, is no point of it
         points = curve(line)
-        return torch.tensor([sum(points.values()) / len(points)]).double()
+        return torch.tensor([sum(points.values()) / len(points)], dtype=torch.float64)
     point = line["greedy" if column == "greedy" else "final"]
     return scores(point, point["samples"] if column == "pass" else 1)
 
@@ -116,7 +140,7 @@ def stacked(seeds, column):
 
 def compared(arms, b, a, column="sampled"):
     """B - A over the seeds that both have: a dict, differences as shares of 1, "d" those of every
-    seed and problem (S, N); None without two."""
+    seed and problem (S, N), "detectable" with ten seeds or with these; None without two."""
     seeds = [seed for seed in arms.get(b, {}) if seed in arms.get(a, {})]
     if len(seeds) < 2:
         return None
@@ -124,7 +148,8 @@ def compared(arms, b, a, column="sampled"):
     d = (x - y).mean(1)                                                           # (S,)
     mean, low, high = t_interval(d)
     return dict(b=b, a=a, seeds=len(seeds), mean=mean, low=low, high=high, p=p_value(d),
-                sd=d.std().item(), d=x - y, detectable=detectable(d.std().item()))
+                sd=d.std().item(), d=x - y,
+                detectable=detectable(d.std().item(), max(10, len(seeds))))
 
 
 # ------------------------------------------------------------------------------ for evaluate.py
@@ -160,4 +185,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    problems.run(main)
+    run_cli(main)

@@ -8,47 +8,26 @@ r"""Statistics over seeds: is B better than A, when each was trained S times?
     p_value(d.mean(1)), holm      one test, and what it is worth among k
     detectable(sd, seeds)         what such a test would see
 
-Needs torch alone; intervals.py has what concerns problems and samples.
+Student's t is that of intervals.py, which has what concerns problems and samples.
 
 What we left out, on purpose: normal theory (ten seeds are few), non-parametric tests over seeds (of
 three pairs of seeds the smallest p is 0.25), mixed models.
 """
 import functools
 import math
+import sys
+from pathlib import Path
 
 import torch
 
-Z = 1.959964  # 97.5 % point of the normal distribution
-
-
-def t_inside(t, df):
-    """P(|T| <= t) of Student's t with a whole number of degrees of freedom: exact finite sums.
-
-    Abramowitz & Stegun 26.7.3 and 26.7.4, theta = atan(t / sqrt(df)).
-    """
-    theta = math.atan(t / math.sqrt(df))
-    term, total = (math.cos(theta) if df % 2 else 1.0), 0.0
-    for i in range(1 + df % 2, df, 2):
-        total += term
-        term *= i / (i + 1) * math.cos(theta) ** 2
-    if df % 2:
-        return 2 / math.pi * (theta + math.sin(theta) * total)
-    return math.sin(theta) * total
-
-
-def t_quantile(inside, df):
-    """The t with P(|T| <= t) = inside, by bisection."""
-    low, high = 0.0, 1e6
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (middle, high) if t_inside(middle, df) < inside else (low, middle)
-    return low
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from intervals import Z, t_outside, t_quantile  # noqa: E402
 
 
 def t_interval(x):
     """(mean, low, high) at 95 % of S numbers (S,); low and high are infinite for S = 1."""
     m, S = x.mean().item(), len(x)
-    half = t_quantile(0.95, S - 1) * x.std().item() / math.sqrt(S) if S > 1 else math.inf
+    half = t_quantile(S - 1) * x.std().item() / math.sqrt(S) if S > 1 else math.inf
     return m, m - half, m + half
 
 
@@ -58,13 +37,15 @@ def p_value(x):
         return 1.0
     if x.std() == 0:
         return 0.0 if x[0] else 1.0
-    return 1 - t_inside(abs(x.mean().item()) / (x.std().item() / math.sqrt(len(x))), len(x) - 1)
+    t = abs(x.mean().item()) / (x.std().item() / math.sqrt(len(x)))
+    return t_outside(t, len(x) - 1)
 
 
 def detectable(sd, seeds=10, power=0.8):
     """The difference that a 5 % paired t test over so many seeds sees with this power, about:
     (t_0.975 + t_power) sd / sqrt(seeds); sd is that of the paired differences."""
-    return (t_quantile(0.95, seeds - 1) + t_quantile(2 * power - 1, seeds - 1)) * sd / seeds ** 0.5
+    both = t_quantile(seeds - 1) + t_quantile(seeds - 1, 2 * power - 1)
+    return both * sd / seeds ** 0.5
 
 
 def holm(ps):
@@ -93,8 +74,8 @@ def both_levels(d, resamples=4000):
     S, N = d.shape
     if S < 2:
         return -math.inf, math.inf
-    wide = math.sqrt(S / (S - 1)) * t_quantile(0.95, S - 1) / Z
+    wide = math.sqrt(S / (S - 1)) * t_quantile(S - 1) / Z
     d = d + (wide - 1) * (d.mean(1, keepdim=True) - d.mean())                     # (S, N)
     seeds, problems = draws_with_replacement(S, N, resamples)                     # (R, S), (R, N)
     draws = ((seeds @ d) * problems).sum(1)                                       # (R,)
-    return tuple(torch.quantile(draws, torch.tensor([0.025, 0.975]).double()).tolist())
+    return tuple(torch.quantile(draws, torch.tensor([0.025, 0.975], dtype=draws.dtype)).tolist())

@@ -20,8 +20,9 @@ def follow(parent):
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def work(pipe, parent, job, mistake):
-    """A worker: cells in, lines out, until the pipe ends."""
+def work(pipe, parent, number, job, mistake):
+    """A worker: cells in, lines out, until the pipe ends. Its number is in WORKER, for the job."""
+    os.environ["WORKER"] = str(number)
     os.setsid()  # out of the terminal's reach
     threading.Thread(target=follow, args=(parent,), daemon=True).start()
     while True:
@@ -43,14 +44,16 @@ def run_all(cells, job, jobs, done, mistake):
     is raised, too, when the first three cells of all are lost, for then something else is wrong.
     """
     context = multiprocessing.get_context("spawn")  # CUDA cannot be forked
-    queue, idle, busy, lost, finished = list(cells), [], {}, [], 0
+    queue, idle, busy, lost, finished, started = list(cells), [], {}, [], 0, 0
     try:
         while queue or busy:
             while queue and len(busy) < jobs:
                 if not idle:
                     here, there = context.Pipe()
-                    process = context.Process(target=work, args=(there, os.getpid(), job, mistake))
+                    process = context.Process(
+                        target=work, args=(there, os.getpid(), started, job, mistake))
                     process.start()
+                    started += 1
                     there.close()  # or its end would never be seen
                     idle.append((here, process))
                 pipe, process = idle.pop()

@@ -29,38 +29,41 @@ import argparse
 import functools
 import hashlib
 import json
+import math
 import os
 import shlex
 import shutil
 import sys
 import time
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # also of the workers; another number rounds otherwise
 os.environ["TQDM_DISABLE"] = "1"
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
-import torch  # noqa: E402
+import tables
+import torch
+from arms import ABLATIONS, ARMS
+from cells import families_of, scores
+from cells import read as read_cells
+from pool import run_all
 
-import evaluate  # noqa: E402
-import problems  # noqa: E402
-import tables  # noqa: E402
-from arms import ABLATIONS, ARMS  # noqa: E402
-from cells import read as read_cells  # noqa: E402
-from cells import scores  # noqa: E402
-from checkpoints import append, find, write  # noqa: E402
-from pool import run_all  # noqa: E402
-from problems import BadInput  # noqa: E402
-from runs import flags, parse  # noqa: E402
+import evaluate
+import problems
+from engine.checkpoints import append, find, write
+from engine.errors import BadInput, run_cli
+from engine.flags import flags, parse
 
 # ------------------------------------------------------------------------------ the grids
 
 FEW, SWEEP_SEEDS = 4, (100, 101, 102)  # samples a problem, but at the end; seeds of no final cell
 
+LATER = ("correct-level", "grpo-release-recipe", "grail-release-recipe")  # asked for by --arms
+
 # rate_of: whose sweep an arm takes its rate from, where that is not its own.
 GRIDS = {
-    "embedded": dict(arms=[arm for arm in [*ARMS, *ABLATIONS] if arm != "correct-level"], seeds=10,
+    "embedded": dict(arms=[arm for arm in [*ARMS, *ABLATIONS] if arm not in LATER], seeds=10,
                      rates=[5e-5, 1e-4, 2e-4, 4e-4], steps=40, every=10, validation=500,
                      curve=250, final=1000, samples=8, save_every=0,
                      rate_of=dict.fromkeys(ABLATIONS, "grail")),
@@ -83,10 +86,18 @@ def arguments(cell, setup):
             *shlex.split(setup["also"])]
 
 
+def card(device):
+    """The device of this worker: with plain cuda they take the visible cards in turn."""
+    if device != "cuda" or torch.cuda.device_count() < 2:
+        return device
+    return f"cuda:{int(os.environ.get('WORKER', 0)) % torch.cuda.device_count()}"
+
+
 def train(cell, setup, *more):
     """Run the cell's script on its command line, in this process."""
     script, _, *credit = (ARMS | ABLATIONS)[cell["arm"]]
-    script.main([*arguments(cell, setup), *map(str, more)], *credit)
+    script.main([*arguments(cell, setup), "--device", card(setup["device"]), *map(str, more)],
+                *credit)
 
 
 # ------------------------------------------------------------------------------ one cell
@@ -117,7 +128,7 @@ def run_cell(cell, setup):
         config = parse(flags("grpo", ""), shlex.split(setup["also"]) + ["--model", setup["model"]])
         line = {"cell": cell, "settings": setup["settings"]}
         if cell["phase"] == "start":
-            at_end, tokenizer = problems.load_policy(setup["model"], setup["device"])
+            at_end, tokenizer = problems.load_policy(setup["model"], card(setup["device"]))
             snapshots, metrics, step = [], [], 0
         else:
             try:
@@ -127,14 +138,15 @@ def run_cell(cell, setup):
                 shutil.rmtree(folder, ignore_errors=True)
                 goes_on = []
             train(cell, setup, "--name", folder, *goes_on)
-            at_end, tokenizer = problems.load_policy(folder / "checkpoint", setup["device"])
+            at_end, tokenizer = problems.load_policy(folder / "checkpoint", card(setup["device"]))
             metrics = [json.loads(text) for text in (folder / "metrics.jsonl").open()]
             snapshots, step = sorted(folder.glob("snapshots/step_*")), metrics[-1]["step"]
             shown = arguments(cell, {**setup, "model": Path(setup["model"]).name,
                                      "train": Path(setup["train"]).name})
             line["command"] = shlex.join(["python", f"{script.__name__}.py", *shown])
             line["reward"] = [round(one["reward"], 4) for one in metrics]
-            line["weight_mean"] = round(sum(m["weight_mean"] for m in metrics) / len(metrics), 4)
+            for k in ("weight_mean", "clipped"):
+                line[k] = round(sum(one[k] for one in metrics) / len(metrics), 5)
         trained, ask = time.time(), functools.partial(score, tokenizer=tokenizer, config=config)
         held_out = problems.load_problems(setup["test"], "test")[:setup["final"]]
         if cell["phase"] == "sweep":
@@ -229,12 +241,21 @@ def prepare(args):
         setup["arms"] = args.arms.split(",")
         if not set(setup["arms"]) <= {*ARMS, *ABLATIONS}:
             raise BadInput(f"--arms {args.arms}: there are {', '.join([*ARMS, *ABLATIONS])}.")
+    if args.rates:
+        try:
+            setup["rates"] = sorted({float(rate) for rate in args.rates.split(",")})
+        except ValueError:
+            setup["rates"] = [math.nan]
+        if not 0 < setup["rates"][0] <= setup["rates"][-1] < 1:
+            raise BadInput(f"--rates {args.rates}: not numbers between 0 and 1, comma between.")
     setup |= {"seeds": args.seeds or setup["seeds"], "first_seed": args.first_seed}
     work, validation = Path(setup["work"]), min(grid["validation"], len(rows) // 5)
     work.mkdir(parents=True, exist_ok=True)
     for part, some in (("train", rows[:-validation]), ("validation_rows", rows[-validation:])):
         setup[part] = str(work / f"{part}.jsonl")
-        write(Path(setup[part]), "".join(json.dumps(row) + "\n" for row in some))
+        text = "".join(json.dumps(row) + "\n" for row in some)
+        if not Path(setup[part]).exists() or Path(setup[part]).read_text() != text:
+            write(Path(setup[part]), text)  # not under the eyes of another study's workers
     texts = [[[row["problem"], row["answer"]] for row in part] for part in (rows, held_out)]
     setup["settings"] = {
         **{k: grid[k] for k in ("steps", "every", "validation", "curve", "final", "samples")},
@@ -249,7 +270,11 @@ def check_disk(setup, jobs):
     those that begin together all find it empty. What a cell keeps: checkpoints.check_room."""
     weights = 4 * problems.load_policy(setup["model"])[0].num_parameters()  # bytes
     needed = (6 + setup["steps"] // setup["every"]) * weights * jobs
-    kept = sum(path.stat().st_size for path in Path(setup["work"]).rglob("*") if path.is_file())
+    kept = 0
+    for folder, _, names in os.walk(setup["work"]):  # where another study may delete meanwhile
+        for name in names:
+            with suppress(FileNotFoundError):
+                kept += os.path.getsize(os.path.join(folder, name))
     free = shutil.disk_usage(setup["work"]).free + kept
     if free < needed:
         raise BadInput(f"--jobs {jobs}: their checkpoints need {needed / 1e9:.1f} GB in "
@@ -274,7 +299,8 @@ def main(argv=None):
     add("--quick", action="store_true", help="the embedded grid cut to 2 methods and 3 seeds")
     add("--plan", action="store_true", help="say what is missing and how long it takes, and stop")
     add("--jobs", type=int, default=2, help="cells at a time")
-    add("--device", default="cpu", help="cpu or cuda")
+    add("--device", default="cpu", help="cpu or cuda; with several cards, workers take turns")
+    add("--rates", default="", help="learning rates of the sweep, comma between")
     add("--arms", default="", help="some of the arms, comma between")
     add("--seeds", type=int, default=0, help="how many seeds the final cells have")
     add("--first-seed", type=int, default=0, help="and the first of them")
@@ -327,9 +353,9 @@ def main(argv=None):
         if lost:
             raise BadInput(f"{len(lost)} cells were lost with their workers ({lost[0]}, ...; logs "
                            f"in {setup['work']}); the same command runs them again.")
-    print(tables.render(load(out, setup)))
+    print(tables.render(load(out, setup), families_of(out)))
     print(f"lines: {out}; the tables of results/README.md: python results/tables.py")
 
 
 if __name__ == "__main__":
-    problems.run(main)
+    run_cli(main)

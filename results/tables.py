@@ -14,10 +14,21 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
-import problems  # noqa: E402
-from cells import (  # noqa: E402
-    FAMILIES, at_the_end, by_arm, compared, mean_curve, read, scores, stacked, untrained)
-from paired import Z, both_levels, holm, t_interval  # noqa: E402
+from cells import (
+    FAMILIES,
+    at_the_end,
+    by_arm,
+    compared,
+    families_of,
+    mean_curve,
+    read,
+    scores,
+    stacked,
+    untrained,
+)
+from paired import Z, both_levels, holm, t_interval
+
+from engine.errors import run_cli
 
 # ------------------------------------------------------------------------------ the text
 
@@ -97,33 +108,42 @@ def main_table(arms, start=None):
                      "mean weight", "tokens sampled"], rows) + "\n")
 
 
-def verdict(row, adjusted):
+def verdict(row, adjusted, column):
     """A difference in plain words."""
     b, a, points = row["b"], row["a"], percent(row["mean"], row["low"], row["high"], sign="+")
     if adjusted < 0.05:
-        return f"{b} ends {'above' if row['mean'] > 0 else 'below'} {a}: {points} points."
+        side = "above" if row["mean"] > 0 else "below"
+        return f"{b} ends {side} {a}, {column}: {points} points."
     more = (f" {row['seeds']} seeds say little." if row["seeds"] < 5 else
             " One interval of so many may leave out 0 by chance." if row["p"] < 0.05 else "")
-    return f"{b} is not distinguishable from {a}: {points} points.{more}"
+    return f"{b} is not distinguishable from {a}, {column}: {points} points.{more}"
 
 
-def family_table(title, pairs, arms):
-    """One family of paired comparisons and the verdicts on them; "" if none of it was run."""
-    rows = [row for b, a in pairs if (row := compared(arms, b, a))]
+def how_many(seeds):
+    """The number of seeds that the detectable difference is for, in words."""
+    return "ten" if seeds <= 10 else str(seeds)
+
+
+def family_table(title, pairs, column, arms):
+    """One family of paired comparisons, `column` tested, and the verdicts; "" if none was run."""
+    rows = [row for b, a in pairs if (row := compared(arms, b, a, column))]
     if not rows:
         return ""
     adjusted = holm([row["p"] for row in rows])
+    others = [name for name in ("sampled", "greedy", "pass", "curve") if name != column]
     cells = []
     for row, p in zip(rows, adjusted):
-        other = [compared(arms, row["b"], row["a"], column) for column in ("greedy", "curve")]
+        beside = [compared(arms, row["b"], row["a"], name) for name in others]
         cells.append([f"{row['b']} - {row['a']}", str(row["seeds"]),
                       percent(row["mean"], row["low"], row["high"], sign="+"),
                       bracket(*both_levels(row["d"])), p_text(row["p"]), p_text(p),
-                      *(percent(o["mean"], o["low"], o["high"], sign="+") for o in other),
+                      *(percent(o["mean"], o["low"], o["high"], sign="+") for o in beside),
                       f"{100 * row['sd']:.1f}", f"{100 * row['detectable']:.1f}"])
-    head = ["B - A", "seeds", "sampled", "both", "p", f"Holm, {len(rows)}", "greedy", "curve",
-            "sd over seeds", "ten seeds detect"]
-    said = "\n".join(f"- {verdict(row, p)}" for row, p in zip(rows, adjusted))
+    samples = next(iter(arms[rows[0]["b"]].values()))["final"]["samples"]
+    names = [f"Pass@{samples}" if name == "pass" else name for name in others]
+    head = ["B - A", "seeds", column, "both", "p", f"Holm, {len(rows)}", *names, "sd over seeds",
+            f"{how_many(rows[0]['seeds'])} seeds detect"]
+    said = "\n".join(f"- {verdict(row, p, column)}" for row, p in zip(rows, adjusted))
     return f"\n**{title}**, points, paired over seeds.\n\n{table(head, cells)}\n\n{said}\n"
 
 
@@ -140,32 +160,40 @@ def curve_table(arms, start):
             f"first {shared} held-out problems.\n\n{table(['arm', *map(str, steps)], rows)}\n")
 
 
-def power(arms):
-    """What ten seeds could show, from the sd measured here."""
-    rows = [row for b, a in FAMILIES[0][1] + FAMILIES[2][1] if (row := compared(arms, b, a))]
+def drawn(families):
+    """The two families that the figure and the lines on power are about: the first and third."""
+    return families[::2][:2]
+
+
+def power(arms, families):
+    """What ten seeds could show, or as many as there are, from the sd measured here."""
+    rows = [row for _, pairs, column in drawn(families) for b, a in pairs
+            if (row := compared(arms, b, a, column))]
     if not rows:
         return ""
+    column = families[0][2]
     seen = sorted(100 * row["detectable"] for row in rows)
     span = " to ".join(dict.fromkeys(f"{end:.1f}" for end in (seen[0], seen[-1])))
-    spread = sorted(100 * stacked(seeds, "sampled").mean(1).std().item()
+    spread = sorted(100 * stacked(seeds, column).mean(1).std().item()
                     for seeds in arms.values() if len(seeds) > 1)
     seeds = min(row["seeds"] for row in rows)
     alone = (Z + 0.841621) * math.sqrt(2) * sum(spread) / len(spread)
-    return (f"\n**Power.** One arm's accuracy varies from seed to seed with an sd of "
-            f"{spread[0]:.1f} to {spread[-1]:.1f} points. With ten seeds an arm, the paired t test "
-            f"at 5 % would show a true difference of {span} points 4 times in 5, by the sd of the "
-            f"differences above{f' (of {seeds} seeds, so roughly)' * (seeds < 10)}; with one run "
-            f"an arm it would have to be {alone:.0f} points, were the sd known.\n")
+    which = "accuracy" if column == "sampled" else f"{column} accuracy"
+    return (f"\n**Power.** One arm's {which} varies from seed to seed with an sd of "
+            f"{spread[0]:.1f} to {spread[-1]:.1f} points. With {how_many(seeds)} seeds an arm, the "
+            f"paired t test at 5 % would show a true difference of {span} points 4 times in 5, by "
+            f"the sd of the differences above{f' (of {seeds} seeds, so roughly)' * (seeds < 10)}; "
+            f"with one run an arm it would have to be {alone:.0f} points, were the sd known.\n")
 
 
-def render(lines):
+def render(lines, families=FAMILIES):
     """The whole section of a file of cells, Markdown."""
     arms = by_arm(lines)
     parts = [what_was_run(lines) + "\n", sweep_table(lines)]
     if arms:
         start = untrained(lines)
-        parts += [main_table(arms, start), *(family_table(*family, arms) for family in FAMILIES),
-                  curve_table(arms, start), power(arms)]
+        parts += [main_table(arms, start), *(family_table(*family, arms) for family in families),
+                  curve_table(arms, start), power(arms, families)]
     return "".join(parts)
 
 
@@ -176,14 +204,14 @@ COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 DASHES = ["", "6 3", "2 3", "9 3 2 3"]
 
 
-def figure(lines):
+def figure(lines, families=FAMILIES):
     """SVG: curves, mean over seeds, and differences with their t intervals. Where one reaches 20
     points it is written, not drawn, for it would press the others into one line."""
-    arms, against_grpo, changed = by_arm(lines), FAMILIES[0][1], FAMILIES[2][1]
-    curves = {arm: mean_curve(arms[arm], 1, untrained(lines))
-              for arm in ("grpo", *(b for b, _ in against_grpo)) if arm in arms}
-    blocks = [[row for b, a in pairs if (row := compared(arms, b, a))]
-              for pairs in (against_grpo, changed)]
+    arms = by_arm(lines)
+    first = dict.fromkeys(arm for b, a in families[0][1] for arm in (a, b))
+    curves = {arm: mean_curve(arms[arm], 1, untrained(lines)) for arm in first if arm in arms}
+    blocks = [[row | {"column": column} for b, a in pairs if (row := compared(arms, b, a, column))]
+              for _, pairs, column in drawn(families)]
     rows = [row for block in blocks for row in block]
     ticks = sorted({step for points in curves.values() for step in points})
     height = max(12, len(curves), len(rows) + sum(map(bool, blocks)))  # lines of text
@@ -220,10 +248,12 @@ def figure(lines):
         text(560, 20, "differences at the last step, points, 95 %")
         line(760, 30, 760, bottom, grid)
         for block in filter(None, blocks):
-            text(640, y, f"minus {block[0]['a']}", "end")
+            measure = f", {block[0]['column']}" * (len({row["column"] for row in rows}) > 1)
+            alike = len({row["a"] for row in block}) == 1
+            text(640, y, (f"minus {block[0]['a']}" if alike else "differences") + measure, "end")
             for row in block:
                 y += 22
-                text(640, y, row["b"], "end")
+                text(640, y, row["b"] + f" - {row['a']}" * (not alike), "end")
                 if reach(row) >= 0.2:
                     text(650, y, percent(row["mean"], row["low"], row["high"], sign="+"))
                     continue
@@ -250,7 +280,7 @@ def section(name):
     if not lines:
         return f"Not run yet: there is no results/{name}.\n"
     picture = f"\n![curves and differences]({Path(name).stem}.svg)\n" if by_arm(lines) else ""
-    return render(lines) + picture
+    return render(lines, families_of(name)) + picture
 
 
 def main():
@@ -260,9 +290,10 @@ def main():
     for _, name, _ in SECTION.findall(text):
         lines = read(HERE / name)
         if by_arm(lines):
-            (HERE / name).with_suffix(".svg").write_text(figure(lines), encoding="utf-8")
+            (HERE / name).with_suffix(".svg").write_text(
+                figure(lines, families_of(name)), encoding="utf-8")
         print(f"results/{name}: {len(lines)} cells")
 
 
 if __name__ == "__main__":
-    problems.run(main)
+    run_cli(main)

@@ -14,23 +14,28 @@ from pathlib import Path
 import pytest
 import torch
 from test_problems import characters
-from transformers import (BertConfig, BertLMHeadModel, GPT2Config, GPT2LMHeadModel, Qwen3Config,
-                          Qwen3ForCausalLM)
+from transformers import (
+    BertConfig,
+    BertLMHeadModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 import evaluate
 import grail
-import graphs
 import grpo
 import problems
 import relex
-import runs
-import saliency
 import scrl
+import show
 import verify
+from engine import errors, flags, graphs
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = dict(grpo=grpo, grail=grail, scrl=scrl, relex=relex, evaluate=evaluate, verify=verify,
-               saliency=saliency, problems=problems)
+               show=show, problems=problems)
 SHORT = "--steps 1 --prompts 2 --group 2 --max-new-tokens 4 --eval-problems 0 --name out".split()
 BRIEF = "--samples 1 --limit 2 --max-new-tokens 4 --out out.jsonl".split()
 
@@ -39,7 +44,7 @@ def refused(script, argv, capsys):
     """Run `script.main(argv)` as its __main__ does; the sentence that it ended in, exit code 2."""
     capsys.readouterr()
     with pytest.raises(SystemExit) as stop:
-        problems.run(lambda: SCRIPTS[script].main(argv))
+        errors.run_cli(lambda: SCRIPTS[script].main(argv))
     said = capsys.readouterr().err
     assert stop.value.code == 2 and "Traceback" not in said, said
     sentence = said.strip().splitlines()[-1]
@@ -65,7 +70,7 @@ grpo | --prompts 0 | --prompts 0
 grpo | --prompts 99999999999 | --prompts 99999999999
 grpo | --max-new-tokens 0 | --max-new-tokens 0
 grpo | --tokens-per-microbatch 0 | --tokens-per-microbatch 0
-grpo | --inner 0 | --inner 0
+grpo | --num-iterations 0 | --num-iterations 0
 grpo | --warmup -1 | --warmup -1
 grpo | --seed -1 | --seed -1
 grpo | --seed 2199023255552 | --seed 2199023255552
@@ -102,8 +107,8 @@ grpo | --resume listed | is damaged
 grpo | --resume mistyped | 'group'
 grpo | --resume unsaved --lr 3 | lr differs
 grail | --resume unsaved | method differs
-grail | --rows all | --rows
-grail | --leaf root | --leaf
+grail | --reweight all | --reweight
+grail | --activation root | --activation
 grail | --group 1 | --group 1
 scrl | --group 3 | --group 3
 scrl | --group 2 | --group 2
@@ -152,7 +157,7 @@ verify | --table no-file | no-file
 verify | --table a-file | a-file
 verify | --table plain.jsonl | expect
 verify | --table odd.jsonl | odd.jsonl
-saliency | --model ./nowhere | no such folder
+show | --model ./nowhere | no such folder
 problems | gsm9k | --data gsm9k
 problems | plain.jsonl --split dev | --split
 """.strip().splitlines()]
@@ -169,7 +174,7 @@ def desk(tmp_path, monkeypatch):
     Path("split.jsonl").write_text(json.dumps({
         "problem": "Ann has 3 bags of 4 beans and eats 5. How many are left?", "answer": "7",
         "solution": "In all there are 3*4=12 beans. She has 12-5=7 left."}) + "\n")
-    config = vars(runs.parse(runs.flags("grpo", ""), []))
+    config = vars(flags.parse(flags.flags("grpo", ""), []))
     for name, saved in {"unsaved": config, "listed": [1, 2], "mistyped": config | {"group": "8"},
                         }.items():
         Path(name).mkdir()
@@ -379,7 +384,7 @@ def test_control_characters_are_shown_and_not_obeyed(desk, capsys):
     """A problem, an id or a completion that clears the screen, sets the title or turns the text
     around (U+202E) would do so in the terminal of whoever trains on it."""
     hostile = "\x1b]0;owned\x07\x1b[2J\u202e\x9b31m\r5"
-    shown = problems.printable(hostile + "\n\tfine é")
+    shown = errors.printable(hostile + "\n\tfine é")
     assert shown.isascii() is False and all(c.isprintable() or c in "\n\t" for c in shown)
     assert shown.endswith("5\n\tfine é") and "\\x1b]0;owned\\x07" in shown
 
@@ -390,7 +395,7 @@ def test_control_characters_are_shown_and_not_obeyed(desk, capsys):
         printed = re.sub(r"\x1b\[[0-9;]*m", "", printed)  # our own colours
         assert not set(printed) & set("\x1b\x07\x9b\u202e\r")
     example = {"ids": [5, 6], "weights": [1.0, 2.0], "problem": hostile, "reward": 0.0}
-    grail.show({"folder": "out", "example": example})
+    show.last_steps({"folder": "out", "example": example})
     shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
     assert "owned" in shown and not set(shown) & set("\x1b\x07\x9b\u202e\r")
     problems.main(["bad.jsonl"])
@@ -425,9 +430,10 @@ def test_compile_is_refused_where_its_recordings_would_be_wrong(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     flags = ["--device", "cuda", "--compile"]
     for main, argv, reason in ((grpo.main, ["--checkpointing"], "--checkpointing: recordings"),
-                               (grail.main, ["--leaf", "first"], "--leaf first: compiled layers")):
-        with pytest.raises(problems.BadInput, match=reason):
+                               (grail.main, ["--activation", "first"],
+                                "--activation first: compiled layers")):
+        with pytest.raises(errors.BadInput, match=reason):
             main([*flags, *argv])
-    with pytest.raises(problems.BadInput, match="--compile: made for Llama, Qwen2 and Qwen3"):
+    with pytest.raises(errors.BadInput, match="--compile: made for Llama, Qwen2 and Qwen3"):
         graphs.Graphs(problems.load_policy("tiny")[0], 2560)
     assert not list(tmp_path.iterdir())

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import load_file
+from test_grpo import gradients, made
 
 import controls
 import delta
@@ -14,8 +15,7 @@ import grail
 import grpo
 import oar
 import scrl
-from problems import BadInput
-from test_grpo import gradients, made
+from engine.errors import BadInput
 
 SHORT = ["--prompts", "4", "--group", "4", "--eval-problems", "0", "--max-new-tokens", "48",
          "--warmup", "1"]
@@ -86,7 +86,7 @@ def test_a_method_that_sees_the_whole_batch_is_shuffled_too():
                                             None, batch)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
         _, w = grpo.update(model, optimizer, out, rewards, None, config, None,
-                           batch_credit=batch_credit)
+                           whole_batch=batch_credit)
         weights.append(w)
     assert not torch.equal(*weights)
     assert torch.equal(weights[0].sort(1).values, weights[1].sort(1).values)
@@ -155,7 +155,7 @@ def test_completions_without_a_gradient_are_not_counted():
 
     def spiky_where_it_does_not_matter(forward):
         idle = forward.advantages == 0  # (b,)
-        forward.figures["fallback"] = idle
+        forward.metrics["fallback"] = idle
         weights = torch.ones_like(forward.logprobs)  # (b, T)
         weights[idle] = 0
         weights[idle, 0] = 9

@@ -10,16 +10,16 @@ import math
 import numpy
 import pytest
 import torch
+from test_grail import SPANS, boxes, close, toy_forward
 
 import delta
+import evaluate
 import grpo
-import intervals
 import released
 import saliency
-import score
 from grail import grail_credit
+from logprobs import scores, token_logprobs
 from oar import oar_credit
-from test_grail import SPANS, boxes, close, toy_forward
 
 LENGTHS = [9, 6, 4, 1]
 MASK = torch.arange(9) < torch.tensor(LENGTHS)[:, None]  # (B, T)
@@ -133,7 +133,7 @@ def per_token_gradient(junk):
     """d loss / d hidden (B, T, H) of one step, with this value on the padding of every input."""
     hidden = off(made(4, 9, 5), junk).requires_grad_()
     ids = off(torch.arange(36).view(4, 9) % 7, -100)
-    logprobs, entropy = score.token_logprobs(hidden, head(), ids, MASK, chunk=4)
+    logprobs, entropy = token_logprobs(hidden, head(), ids, MASK, chunk=4)
     old, reference = (logprobs.detach() + .3 * made(4, 9, seed=seed) * MASK for seed in (4, 5))
     surrogate = grpo.clipped_surrogate((logprobs - old).exp(), A[:, None], .2, .28)
     loss = -((surrogate - .1 * grpo.k3(logprobs, reference))
@@ -194,7 +194,7 @@ def test_a_broken_group_is_nobody_else_s(scale_by_std):
 
 
 def test_a_broken_count_is_nobody_else_s():
-    found = intervals.pass_at_k(torch.tensor([2., math.nan, 8.]), 8, 4)
+    found = evaluate.pass_at_k(torch.tensor([2., math.nan, 8.]), 8, 4)
     assert found[0] == pytest.approx(1 - 15 / 70) and found[1].isnan() and found[2] == 1
 
 
@@ -226,8 +226,8 @@ CORES = {
     "k3": ([grpo.k3], lambda f: f(made(4, 9), made(4, 9, seed=1))),
     "grail_credit": ([grail_credit], lambda f: f(made(4, 9).abs(), MASK, BOXES, A)),
     "oar_credit": ([oar_credit], lambda f: f(made(4, 9).abs(), MASK, MASK)),
-    "pass_at_k": ([intervals.pass_at_k], lambda f: f(torch.tensor([0, 3, 8]), 8, 4)),
-    "token_logprobs": ([score.scores, score.token_logprobs], lambda f: f(
+    "pass_at_k": ([evaluate.pass_at_k], lambda f: f(torch.tensor([0, 3, 8]), 8, 4)),
+    "token_logprobs": ([scores, token_logprobs], lambda f: f(
         made(4, 9, 5), head(), torch.arange(36).view(4, 9) % 7, MASK, .7, chunk=4)),
     "gradient_times_activation": (
         [saliency.gradient_times_activation], lambda f: f(*signal_inputs())),
@@ -253,7 +253,7 @@ def bare(functions):
 
 @pytest.mark.parametrize("name", CORES)
 def test_a_core_runs_in_an_empty_file(name):
-    """A helper or an import that was forgotten is a NameError, when it is copied or later."""
+    """A helper or an import that was forgotten is a NameError, at once or later."""
     functions, call = CORES[name]
     torch.testing.assert_close(call(bare(functions)[name]), call(functions[-1]), rtol=0, atol=0)
 

@@ -21,11 +21,12 @@ import pytest
 os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import checkpoints  # noqa: E402  all of it before the first fork
-import grpo  # noqa: E402
-import problems  # noqa: E402
-import torch  # noqa: E402
-from safetensors.torch import load_file  # noqa: E402
+import torch
+from safetensors.torch import load_file
+
+import grpo
+import problems
+from engine import checkpoints  # all of it before the first fork
 
 KILLS = 20
 ARGV = ["--steps", "4", "--prompts", "4", "--group", "8", "--max-new-tokens", "24", "--warmup", "1",

@@ -9,19 +9,18 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from test_grpo import CONFIG
+from test_rollout import Numbers
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-import decode
 import grail
-import graphs
 import grpo
 import oar
 import problems
 import rollout
 import saliency
-import score
-from test_grpo import CONFIG
-from test_rollout import Numbers
+from engine import decode, graphs
+from logprobs import forward_pass, scores
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 SHAPE = dict(vocab_size=61, hidden_size=128, intermediate_size=256, num_hidden_layers=3,
@@ -69,7 +68,7 @@ def test_a_stopped_row_and_the_scorer_agree_with_the_graph():
     assert torch.equal((ends == 60) | (ends == 1), out.finished)  # the model's and Numbers' stop
     assert 5 < int(out.finished.sum()) < 96
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
-        forward = grpo.forward_pass(model, out, torch.arange(96), 1.0, texts=[], rewards=None,
+        forward = forward_pass(model, out, torch.arange(96), 1.0, texts=[], rewards=None,
                                     advantages=None, tokenizer=None)
     gap = (forward.logprobs - out.logprobs).abs()
     assert gap.mean() < 5e-3 and gap.max() < 0.1
@@ -105,7 +104,7 @@ def test_losses_weights_and_gradients_are_the_cpu_s_in_fp32(compiled, monkeypatc
     rewards = (torch.arange(12) % 2).float().view(3, 4)
     settings = {**CONFIG, "max_new_tokens": 12, "tokens_per_microbatch": 256}  # 4 rows of 64
     config = SimpleNamespace(**settings | {"compile": compiled}, as_released=False,
-                             leaf="embeddings", rows="both")
+                             activation="embeddings", reweight="both")
     results = []
     for device in ("cpu", "cuda"):
         model = copy.deepcopy(plain).to(device)
@@ -140,7 +139,7 @@ def test_the_fused_head_is_the_plain_one(monkeypatch):
     for exact in (True, False):
         leaves = [x.clone().requires_grad_() for x in (h, weight)]
         if exact:
-            logprobs, entropy = score.scores(leaves[0] @ leaves[1].T, y, 0.7)
+            logprobs, entropy = scores(leaves[0] @ leaves[1].T, y, 0.7)
         else:
             logprobs, entropy = graphs.Head.apply(*leaves, y, 0.7)
         results.append([logprobs, entropy, *torch.autograd.grad((g * logprobs).sum(), leaves)])
@@ -186,7 +185,7 @@ def test_oar_g_by_recordings_is_oar_g():
     model.graphs = graphs.Graphs(model, 256)
     for compiled in (False, True):
         with torch.autocast("cuda", torch.bfloat16):
-            forward = grpo.forward_pass(model if compiled else plain, out, range(6), 1.0, compiled,
+            forward = forward_pass(model if compiled else plain, out, range(6), 1.0,
                                         texts=[], rewards=None, advantages=None, tokenizer=None)
         found.append(saliency.input_gradient(
             forward, torch.tensor([(6, 7, 8, 9)] * 6), draws=1, sigma=0.02))

@@ -1,13 +1,13 @@
 """The fast decode step against Hugging Face's forward and against the simple loop, on a CPU."""
+import functools
 import importlib.util
 
 import pytest
 import torch
-
-import decode
-import graphs
-import rollout
 from test_rollout import PROMPTS, Numbers, tiny
+
+import rollout
+from engine import decode, graphs
 
 
 @pytest.mark.parametrize("architecture", ["qwen3", "qwen2", "llama"])
@@ -23,7 +23,7 @@ def test_logits_of_a_decode_step_are_the_model_s(architecture, tied):
         ids, mask = rollout.pad([[3, 4, 5, 6, 7], [8, 9]], 0, "right")
         decoder = decode.Decoder(model, 4, 12)
         decoder.keys.fill_(3.), decoder.values.fill_(3.)  # what nobody wrote must not be read
-        decoder.prefill(model, ids, mask, 2)
+        decoder.prefill(model, rollout.Cache(config=model.config), ids, mask, 2)
         said = torch.tensor([[5, 11, 3], [2, 7, 13], [4, 4, 9], [6, 1, 2]])  # (4, 3)
         starts = mask.sum(1).repeat_interleave(2)
         for i in range(3):
@@ -44,7 +44,8 @@ def test_the_fast_loop_draws_what_the_simple_loop_draws(monkeypatch, settings):
         return rollout.sample(model, Numbers(), PROMPTS, samples=16, max_new_tokens=60, seed=5,
                               **settings)
     want = drawn()
-    monkeypatch.setattr(rollout, "speak", decode.speak)
+    monkeypatch.setattr(rollout, "generate", functools.partial(
+        decode.generate, draw=rollout.draw, new_cache=rollout.Cache))
     got = drawn()
     assert got.completion_ids.tolist() == want.completion_ids.tolist()
     assert got.lengths.tolist() == want.lengths.tolist()

@@ -3,14 +3,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from test_grail import close, known_qwen3, known_rollouts
+from test_grpo import gradients, made
 
 import delta
 import grpo
 import released
 from delta import delta_weights, head_row, lm_head
-from problems import BadInput
-from test_grail import close, known_qwen3, known_rollouts
-from test_grpo import gradients, made
+from engine.errors import BadInput
+from logprobs import forward_pass
 
 H = torch.tensor([[[2., 0], [1, 1], [0, 2]], [[2, 0], [1, 3], [9, 9]],
                   [[2, 0], [1, -1], [0, -2]], [[4, 4], [1, 0], [9, 9]]]).double()  # (B, T, H)
@@ -172,7 +173,7 @@ def test_the_exact_variant_is_the_gradient_of_the_head(temperature):
     """Every token's gradient by autograd, all distances by loops; the hidden state must be the one
     that PREDICTS the token, or nothing agrees."""
     model, rollouts = known_qwen3(), known_rollouts()
-    forward = grpo.forward_pass(model, rollouts, torch.arange(2), temperature, texts=[],
+    forward = forward_pass(model, rollouts, torch.arange(2), temperature, texts=[],
                                 rewards=None, advantages=None, tokenizer=None)
     W, mask = model.lm_head.weight, forward.completion_mask
     v = torch.zeros(2, 10, W.numel()).double()
@@ -202,7 +203,7 @@ def updated(credit_settings, **changes):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     batch = delta.batch_credit(credit_settings) if credit_settings else None
     stats, w = grpo.update(model, optimizer, out, rewards, grpo.uniform, config, None,
-                           batch_credit=batch)
+                           whole_batch=batch)
     return stats, w, model, out, rewards
 
 
@@ -216,7 +217,7 @@ def test_the_loop_uses_the_weights_of_the_whole_batch(gradient):
         found = w if found is None else found
         torch.testing.assert_close(w, found, atol=1e-4, rtol=0)
     with torch.no_grad():
-        forward = grpo.forward_pass(model, out, torch.arange(12), 1.0, texts=[], rewards=None,
+        forward = forward_pass(model, out, torch.arange(12), 1.0, texts=[], rewards=None,
                                     advantages=None, tokenizer=None)
         mask = out.completion_mask
         geometry = (head_row(forward.hidden, forward.logprobs, mask) if gradient == "head-row" else
@@ -225,6 +226,9 @@ def test_the_loop_uses_the_weights_of_the_whole_batch(gradient):
                                     out.completion_mask)
     torch.testing.assert_close(w, expected, atol=1e-4, rtol=0)
     assert stats["weight_max"] - stats["weight_min"] > .05 and stats["fallback"] == 0
+    good = out.completion_mask & (rewards.flatten() > rewards.mean(1).repeat_interleave(
+        rewards.shape[1]))[:, None]
+    assert stats["weight_good"] == pytest.approx(float(w[good].mean()), abs=1e-5)
     assert stats["weight_mean"] == pytest.approx(1, abs=1e-5) and stats["ess"] < 1
 
 
@@ -241,13 +245,13 @@ def test_rows_without_a_gradient_and_one_sided_batches():
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     stats, w = grpo.update(model, optimizer, out, rewards, None, config, None,
-                           batch_credit=counting)
+                           whole_batch=counting)
     rows = torch.cat([part.rows for part in seen])
     assert sorted(rows.tolist()) == [0, 1, 2, 3, 8, 9, 10, 11]
     assert not any(part.logprobs.requires_grad for part in seen)
     rewards[:] = 0.0
     stats, _ = grpo.update(model, optimizer, out, rewards, None, config, None,
-                           batch_credit=counting)
+                           whole_batch=counting)
     assert stats["loss"] == 0 and stats["grad_norm"] == 0
 
 
@@ -266,7 +270,7 @@ def test_an_empty_range_is_grpo():
         p.grad = None
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     optimizer.zero_grad = lambda **_: None
-    grpo.update(model, optimizer, out, rewards, None, config, None, batch_credit=flat)
+    grpo.update(model, optimizer, out, rewards, None, config, None, whole_batch=flat)
     for p, g in zip(model.parameters(), plain):
         torch.testing.assert_close(p.grad, g, rtol=1e-5, atol=1e-7 * float(g.abs().max()) + 1e-12)
 

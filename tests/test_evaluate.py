@@ -11,24 +11,26 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from test_problems import characters
 
 import evaluate
 import problems
 import verify
+from engine import errors
+from engine.errors import BadInput
+from evaluate import pass_at_k
 from intervals import (
     bootstrap,
     compare,
     difference,
     interval,
     middle95,
-    pass_at_k,
     print_comparison,
     seed_variance,
     sign_test,
+    t_outside,
     t_quantile,
 )
-from problems import BadInput
-from test_problems import characters
 
 # --------------------------------------------------------------------------- Pass@k
 
@@ -59,21 +61,45 @@ def test_pass_at_k_is_unbiased():
 @pytest.mark.parametrize("k", [0, 9])
 def test_more_k_than_samples_is_refused(k):
     """Pass@16 of 8 samples does not exist, whatever the formula returns."""
-    with pytest.raises(BadInput, match="--k"):
+    with pytest.raises(ValueError, match="Pass@k needs"):
         pass_at_k(torch.tensor([1]), 8, k)
 
 
 # --------------------------------------------------------------------------- intervals
 
 
-def test_t_quantile_against_the_printed_table():
-    for df, t, slack in [
-        (4, 2.7764, 0.01),
-        (9, 2.2622, 0.001),
-        (29, 2.0452, 1e-4),
-        (199, 1.9720, 1e-4),
-    ]:
-        assert t_quantile(df) == pytest.approx(t, abs=slack)
+@pytest.mark.parametrize(
+    "df, quantile",
+    [
+        (1, math.tan(math.pi * 0.95 / 2)),
+        (2, 0.95 * math.sqrt(2 / (1 - 0.95**2))),
+        (4, 2.776445),
+        (9, 2.262157),
+        (29, 2.045230),
+        (120, 1.979930),
+        (1318, 1.9617655),
+    ],
+)
+def test_student_s_t_at_95_percent(df, quantile):
+    """df 1 and 2 have closed forms, 4 to 120 stand in printed tables, 1318 is by two terms of the
+    series in 1 / df, good to eight digits there. The series is 3 % low at df = 2, where three
+    seeds stand: an interval that excludes 0 too often."""
+    assert t_quantile(df) == pytest.approx(quantile, rel=1e-6)
+    assert t_outside(quantile, df) == pytest.approx(0.05, abs=1e-6)
+
+
+@pytest.mark.parametrize("df", [1, 2, 3, 7, 40])
+def test_student_s_t_is_the_integral_of_its_density(df):
+    """Simpson's rule over (1 + x^2 / df)^(-(df + 1) / 2), at t's near 0, in the middle and far
+    out: p values of every size, not the 95 % point alone."""
+    constant = math.exp(math.lgamma((df + 1) / 2) - math.lgamma(df / 2)) / math.sqrt(math.pi * df)
+    for t in (0.3, 1.5, 4.0):
+        x = torch.linspace(0, t, 2001, dtype=torch.float64)
+        height = (1 + x**2 / df) ** (-(df + 1) / 2)
+        simpson = height[0] + 4 * height[1::2].sum() + 2 * height[2:-1:2].sum() + height[-1]
+        inside = 2 * constant * simpson.item() * t / 2000 / 3
+        assert t_outside(t, df) == pytest.approx(1 - inside, abs=1e-12)
+        assert t_quantile(df, inside) == pytest.approx(t, abs=1e-9)
 
 
 def test_bootstrap_spread_is_the_standard_error():
@@ -230,6 +256,21 @@ def sample_file(path, scores, **header):
     return path
 
 
+def test_a_tie_over_seeds_is_a_tie(tmp_path):
+    """Two seeds of A solve 1 and 2 of 10 samples of each problem, those of B 3 and 0: 0.1 + 0.2
+    against 0.3 + 0.0, which differ in float32 and in float64. Nobody is better."""
+
+    def files(side, solved):
+        paths = []
+        for seed, count in enumerate(solved):
+            rows = {i: [1] * count + [0] * (10 - count) for i in range(4)}
+            paths.append(sample_file(tmp_path / f"{side}{seed}.jsonl", {"made": rows}))
+        return paths
+
+    (row,) = compare(files("a", (1, 2)), files("b", (3, 0)))
+    assert (row["better"], row["worse"], row["p"]) == (0, 0, 1.0)
+
+
 def test_comparison_pairs_problems_by_id(tmp_path, capsys):
     """B is exactly 1/2 better on each of 60 problems: paired, that is certain however unequal the
     problems are. Rows in another order, or problems missing on one side, must not matter."""
@@ -359,7 +400,23 @@ def test_majority_vote():
             rows("7", "1", "2"),
         ]
     )
-    assert chance.tolist() == pytest.approx([1, 1 / 2, 0, 0, 1, 1 / 3])
+    assert chance.tolist() == [1, 1 / 2, 0, 0, 1, 1 / 3]  # 1/3 of float64, not of float32
+
+
+def test_scores_are_float64_all_the_way(tmp_path, monkeypatch, capsys):
+    """One of three samples right in every problem: 1/3 and no other double, in the dict of
+    `evaluate` and in a comparison of two files. By way of fp32 it would be 0.333333343."""
+    result = Policy(monkeypatch, lambda i, j: rf"\boxed{{{i + 1 if j == 0 else 0}}}").evaluate(
+        samples=3, ks=(1, 2)
+    )
+    for column, value in (("accuracy", 1 / 3), ("majority", 0), ("pass@2", 2 / 3)):
+        assert result["per_problem"][column] == pytest.approx([value] * 10, rel=1e-15)
+    one, two = (
+        sample_file(tmp_path / f"{n}.jsonl", {"made": {i: [1] * n + [0] * (3 - n) for i in "ab"}})
+        for n in (1, 2)
+    )
+    (row,) = compare([one], [two])
+    assert (row["a"], row["b"]) == pytest.approx((1 / 3, 2 / 3), rel=1e-15)
 
 
 def box(i, j):
@@ -526,7 +583,7 @@ def test_texts_do_not_depend_on_the_batch_size(tmp_path):
 
 def command(monkeypatch, line):
     monkeypatch.setattr(sys, "argv", ["evaluate.py", *line.split()])
-    problems.run(evaluate.main)
+    errors.run_cli(evaluate.main)
 
 
 def test_command_prints_one_table_and_compares_its_files(tmp_path, monkeypatch, capsys):

@@ -14,6 +14,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 import grpo
 import released
 from grail import credit, grail_credit
+from logprobs import forward_pass
 from rollout import Rollouts
 from saliency import NO_BOX, answer_span, answer_spans, before_answer, gradient_activation
 
@@ -34,13 +35,13 @@ def boxes(*spans):
     return torch.tensor([span or NO_BOX for span in spans])
 
 
-def as_released(text, s, A, rows="wrong", eos=True, mask=None, dtype=torch.float64, **options):
+def as_released(text, s, A, reweight="wrong", eos=True, mask=None, dtype=torch.float64, **options):
     """Weights of one row by released.py, found through the span finder."""
     ids = ids_of(text, eos)
     s = torch.tensor([s], dtype=dtype)
     mask = torch.ones(1, len(ids), dtype=torch.bool) if mask is None else mask
     span = boxes(answer_span(Characters(), ids, text, "first"))
-    return released.grail_credit(s, mask, span, torch.tensor([A]), rows, **options)[0]
+    return released.grail_credit(s, mask, span, torch.tensor([A]), reweight, **options)[0]
 
 
 def close(actual, expected, tolerance=1e-5):
@@ -170,7 +171,7 @@ def test_released_batch_with_padding_and_a_masked_row():
 def test_released_other_constants_and_bad_ones():
     close(as_released(TEXT, CASE_B, -.5, w_std=1., w_min=.1, w_max=2.),
           [1.199003, 1.335535, 1.472068, 1.608601] + [1] * 7 + [2, 1, 1, 1])
-    for options in ({"w_std": 0}, {"w_std": None}, {"rows": "all"}):
+    for options in ({"w_std": 0}, {"w_std": None}, {"reweight": "all"}):
         with pytest.raises(ValueError):
             as_released(TEXT, CASE_B, -.5, **options)
 
@@ -178,11 +179,11 @@ def test_released_other_constants_and_bad_ones():
 # ------------------------------------------------------------------ the clean default, by hand
 
 
-def clean(text, s, A, rows="wrong", eos=True):
+def clean(text, s, A, reweight="wrong", eos=True):
     ids = ids_of(text, eos)
     mask = torch.ones(1, len(ids), dtype=torch.bool)
     return grail_credit(torch.tensor([s], dtype=torch.float64), mask,
-                        boxes(answer_span(Characters(), ids, text)), torch.tensor([A]), rows)[0]
+                        boxes(answer_span(Characters(), ids, text)), torch.tensor([A]), reweight)[0]
 
 
 def test_clean_weights_by_hand():
@@ -218,7 +219,7 @@ def test_clean_falls_back_to_ones(text):
 
 
 def test_clean_refuses_an_unknown_side():
-    with pytest.raises(ValueError, match="rows='all'"):
+    with pytest.raises(ValueError, match="reweight='all'"):
         clean(TEXT, [.1] * 15, -1., "all")
 
 
@@ -251,7 +252,7 @@ def toy_forward(temperature=1.0, padding=None):
     hidden = embeddings.cumsum(1) / torch.arange(1, 9).double()[None, :, None]  # (b, P + T, H)
     return SimpleNamespace(
         embeddings=embeddings, hidden_states=(embeddings, hidden), hidden=hidden[:, 1:-1],
-                           place=torch.arange(2, 8).expand(2, 6),
+                           position=torch.arange(2, 8).expand(2, 6),
         head=head, temperature=temperature, logprobs=torch.zeros(2, 6),
         completion_ids=ids[:, 2:], completion_mask=mask)
 
@@ -330,7 +331,7 @@ def known_rollouts():
 
 
 def known_forward(model):
-    return grpo.forward_pass(model, known_rollouts(), torch.arange(2), 1.0, texts=[], rewards=None,
+    return forward_pass(model, known_rollouts(), torch.arange(2), 1.0, texts=[], rewards=None,
                              advantages=None, tokenizer=None)
 
 
@@ -404,12 +405,12 @@ def test_credit_asks_about_the_box_that_the_mode_promises(as_released, span, sig
     rollouts = dataclasses.replace(known_rollouts(), completion_ids=ids,
                                    lengths=torch.tensor([10, 10]))
     tokenizer, A = Pieces(*pieces), torch.tensor([-1., 1.])
-    forward = grpo.forward_pass(
+    forward = forward_pass(
         known_qwen3(), rollouts, torch.arange(2), 1.0, tokenizer=tokenizer, rewards=None,
         advantages=A, texts=[tokenizer.decode(row) for row in ids.tolist()])
     s = signal(forward, boxes(span, span), leaf)
     expected = credit_fn(s, forward.completion_mask, boxes(span, span), A, rows)
-    config = SimpleNamespace(as_released=as_released, leaf=leaf, rows=rows)
+    config = SimpleNamespace(as_released=as_released, activation=leaf, reweight=rows)
     torch.testing.assert_close(credit(config)(forward), expected, atol=1e-5, rtol=0)
     assert (expected[0] == 5).any()
 
@@ -424,16 +425,16 @@ def test_no_backward_where_no_row_is_asked_for(as_released, rows, A, monkeypatch
     rollouts = dataclasses.replace(known_rollouts(), completion_ids=ids,
                                    lengths=torch.tensor([10, 10]))
     tokenizer = Pieces(*pieces)
-    forward = grpo.forward_pass(
+    forward = forward_pass(
         known_qwen3(), rollouts, torch.arange(2), 1.0, tokenizer=tokenizer, rewards=None,
         advantages=torch.tensor(A), texts=[tokenizer.decode(row) for row in ids.tolist()])
-    config = SimpleNamespace(as_released=as_released, leaf="embeddings", rows=rows)
+    config = SimpleNamespace(as_released=as_released, activation="embeddings", reweight=rows)
     with monkeypatch.context() as patch:
         patch.setattr(torch.autograd, "grad", None)
         w = credit(config)(forward)
     # The release marks the box of every completion; here that of A = 0, where no weight matters.
     box = 5.0 if as_released or rows == "both" else 1.0
-    assert w[0, 3 if as_released else 7] == box and forward.figures["fallback"].tolist() == [0, 0]
+    assert w[0, 3 if as_released else 7] == box and forward.metrics["fallback"].isnan().all()
     other = torch.tensor([-1., -1.] if rows != "correct" else [1., 1.])
     forward = dataclasses.replace(forward, advantages=other, signs=None)
     with pytest.raises(TypeError), monkeypatch.context() as patch:
@@ -444,26 +445,27 @@ def test_no_backward_where_no_row_is_asked_for(as_released, rows, A, monkeypatch
 @pytest.mark.parametrize("as_released", [False, True])
 def test_a_row_without_a_signal_is_counted_and_not_asked_about(as_released):
     """Rows: asked about; one token before the box; no box; no box, but on the other side. The
-    release asks about the second as well. Rows of the other side are no fall-backs."""
+    release asks about the second as well. Rows of the other side are not counted."""
     pieces = [b"", None, b"so ", b"then ", rb"\boxed{", b"7", b"}", b"8", b"."]
     ids = [[2, 3, 4, 5, 6], [2, 4, 5, 6, 8], [2, 3, 7, 8, 8], [2, 3, 7, 8, 8]]
     tokenizer, wanted = Pieces(*pieces), []
     forward = SimpleNamespace(
         tokenizer=tokenizer, sampled=ids, texts=[tokenizer.decode(row) for row in ids],
-        completion_mask=torch.ones(4, 5, dtype=torch.bool), figures={}, signs=[-1, -1, -1, 1],
+        completion_mask=torch.ones(4, 5, dtype=torch.bool), metrics={}, signs=[-1, -1, -1, 1],
         advantages=torch.tensor([-1., -1, -1, 1]))
 
-    def signal(forward, spans, leaf):
+    def signal(forward, spans, activation):
         wanted.append(spans.tolist())
         return torch.arange(1., 6).expand(4, 5)
 
-    config = SimpleNamespace(as_released=as_released, leaf="embeddings", rows="wrong")
+    config = SimpleNamespace(as_released=as_released, activation="embeddings", reweight="wrong")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(released, "gradient_activation", signal)
         w = credit(config, signal)(forward)
     second = [1, 2, 3, 4] if as_released else [-1] * 4
     assert wanted == [[[2, 3, 4, 5], second, [-1] * 4, [-1] * 4]]
-    assert forward.figures["fallback"].tolist() == [False, not as_released, True, False]
+    lost = forward.metrics["fallback"]  # NaN: not counted
+    assert lost[:3].tolist() == [0, not as_released, 1] and lost[3].isnan()
     assert w[0, 3] == 5 and (w[2:] == 1).all() and (w[1] == 1).all() == (not as_released)
 
 

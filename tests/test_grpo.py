@@ -5,16 +5,17 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from test_rollout import CONFIGS, PROMPTS, Numbers, scores, tiny
 
 import grpo
 import rollout
-import runs
+from engine import flags, seeds
+from engine.errors import BadInput
 from grail import credit as grail_credit_of
-from problems import BadInput
-from test_rollout import CONFIGS, PROMPTS, Numbers, scores, tiny
+from logprobs import token_logprobs
 
 CONFIG = {"scale_by_std": False, "mask_truncated": False, "loss": "token", "max_new_tokens": 12,
-          "kl": 0.0, "tokens_per_microbatch": 8192, "compile": False, "inner": 1,
+          "kl": 0.0, "tokens_per_microbatch": 8192, "compile": False, "num_iterations": 1,
           "temperature": 1.0, "clip_low": .2, "clip_high": .28, "grad_clip": 1e9, "lr": 1e-3}
 
 
@@ -77,7 +78,7 @@ def test_logprobs_and_entropy_against_a_double_loop():
     B, T, H, V = 3, 5, 4, 3
     hidden, head = torch.randn(B, T, H), torch.nn.Linear(H, V, bias=False)
     ids, mask = torch.randint(V, (B, T)), torch.rand(B, T) < .7
-    logprobs, entropy = grpo.token_logprobs(hidden, head, ids, mask, temperature=.7, chunk=2)
+    logprobs, entropy = token_logprobs(hidden, head, ids, mask, temperature=.7, chunk=2)
     logprobs, W = logprobs.detach(), head.weight.detach()
     for b in range(B):
         for t in range(T):
@@ -95,7 +96,7 @@ def test_chunks_change_neither_logprobs_nor_gradients():
     weight = torch.randn(4, 9)
     results = []
     for chunk in (3, 1000):
-        logprobs, _ = grpo.token_logprobs(hidden, head, ids, mask, chunk=chunk)
+        logprobs, _ = token_logprobs(hidden, head, ids, mask, chunk=chunk)
         loss = (logprobs * weight).sum()
         results.append((logprobs, *torch.autograd.grad(loss, [hidden, head.weight])))
     for a, b in zip(*results):
@@ -151,13 +152,13 @@ def test_three_denominators_by_hand():
 def test_splitting_the_batch_does_not_change_the_gradient(loss):
     """Dividing by each micro-batch's own token count is the commonest GRPO bug: 12 completions at
     once, by threes or fours or one by one must leave the same gradients behind (fp32, 1e-4)."""
-    settings = SimpleNamespace(as_released=False, leaf="embeddings", rows="both")
+    settings = SimpleNamespace(as_released=False, activation="embeddings", reweight="both")
     for credit in (grpo.uniform, grail_credit_of(settings)):
         whole = None
         for size in (1000, 60, 1):
             model, out, rewards, config = made(loss=loss, tokens_per_microbatch=size)
             out.texts = [rf"\boxed{{{text.split()[-1] if text else 3}}}" for text in out.texts]
-            g, _, _ = gradients(model, out, rewards, config)
+            g, _, _ = gradients(model, out, rewards, config, credit)
             whole = whole or g
             assert worst(g, whole) < 1e-4
 
@@ -219,7 +220,7 @@ def test_the_stop_token_is_trained():
 
 def test_inner_steps_reuse_weights_and_old_logprobs():
     """Later passes clip against the first one's log-probs and do not ask for credit again."""
-    model, out, rewards, config = made(inner=3)
+    model, out, rewards, config = made(num_iterations=3)
     calls = []
 
     def credit(forward):
@@ -351,16 +352,16 @@ def test_two_steps_on_every_architecture(architecture, tied):
 
 
 def test_every_epoch_visits_every_problem_once_and_differently():
-    first, second = runs.pick(10, 0, 10, seed=3), runs.pick(10, 10, 10, seed=3)
+    first, second = (seeds.problems_of_step(step, 10, 10, seed=3) for step in (0, 1))
     assert sorted(first) == sorted(second) == list(range(10)) and first != second
-    assert runs.pick(10, 4, 8, seed=3) == first[4:] + second[:2]
-    assert runs.pick(10, 0, 10, seed=4) != first
+    assert seeds.problems_of_step(1, 6, 10, seed=3) == first[6:] + second[:2]
+    assert seeds.problems_of_step(0, 10, 10, seed=4) != first
 
 
 def test_a_problem_picked_twice_in_a_step_is_sampled_anew():
     """A file of 10 rows and 16 prompts a step: equal keys make equal groups, counted twice."""
-    assert runs.prompt_keys([3, 5, 3], 1, 10) == [3, 5, 13]
-    assert runs.prompt_keys([3, 3], 2, 10) == [6, 7, 26, 27]
+    assert seeds.prompt_keys([3, 5, 3], 1, 10) == [3, 5, 13]
+    assert seeds.prompt_keys([3, 3], 2, 10) == [6, 7, 26, 27]
 
 
 @pytest.mark.parametrize("flag, value", [
@@ -368,4 +369,4 @@ def test_a_problem_picked_twice_in_a_step_is_sampled_anew():
     ("--resume", "nowhere")])
 def test_impossible_settings_are_named(flag, value):
     with pytest.raises(BadInput, match=flag):
-        runs.check(runs.parse(runs.flags("grpo", ""), [flag, value]))
+        flags.check(flags.parse(flags.flags("grpo", ""), [flag, value]))

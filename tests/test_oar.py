@@ -13,20 +13,20 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-
-import grpo
-import oar
-import released
-import saliency
-from engine import perturb
-from oar import oar_credit
-from problems import BadInput
-from saliency import answer_shift, effective_sample_size_ratio, input_gradient, top_mass
 from test_grail import Pieces, boxes, close, known_forward, known_qwen3, known_rollouts
 from test_rollout import CONFIGS, tiny
 
+import oar
+import released
+import saliency
+from engine import perturb, seeds
+from engine.errors import BadInput
+from logprobs import forward_pass
+from oar import oar_credit
+from saliency import answer_shift, effective_sample_size_ratio, input_gradient, top_mass
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
-import fidelity  # noqa: E402
+import fidelity
 
 
 def perturbation(forward, spans, outcome="mean", replace="pad", chunk=0):
@@ -306,7 +306,7 @@ def linear_forward(before):
     return SimpleNamespace(
         embeddings=embeddings, layers=lambda x: body(x).last_hidden_state, head=head,
         hidden=body(embeddings).last_hidden_state[:, :-1],
-        place=torch.arange(1, T + 1)[None], logprobs=torch.zeros(1, T),
+        position=torch.arange(1, T + 1)[None], logprobs=torch.zeros(1, T),
         completion_ids=torch.zeros(1, T, dtype=torch.int64), sampled=[[0] * T],
         completion_mask=torch.ones(1, T, dtype=torch.bool))
 
@@ -409,7 +409,7 @@ def test_perturbation_on_every_architecture(architecture):
     """Scaled embeddings (Gemma) and other caches; here a replaced id, not a replaced embedding."""
     model = tiny(architecture)
     rollouts = dataclasses.replace(known_rollouts())
-    forward = grpo.forward_pass(model, rollouts, torch.arange(2), 1.0, texts=[], rewards=None,
+    forward = forward_pass(model, rollouts, torch.arange(2), 1.0, texts=[], rewards=None,
                                 advantages=None, tokenizer=SimpleNamespace(pad_token_id=9))
     found = perturbation(forward, SPANS, chunk=3)
     ids = torch.cat([rollouts.prompt_ids[1], rollouts.completion_ids[1]])[None]
@@ -434,7 +434,7 @@ def test_rows_of_one_prompt_share_its_cache_and_nothing_else():
                                 lengths=known.lengths[[0, 1, 1]])
 
     def of(*rows):
-        forward = grpo.forward_pass(model, known, list(rows), 1.0, texts=[], rewards=None,
+        forward = forward_pass(model, known, list(rows), 1.0, texts=[], rewards=None,
                                     advantages=None, tokenizer=SimpleNamespace(pad_token_id=9))
         return perturbation(forward, SPANS[[0, 1, 1]][list(rows)], chunk=3)
 
@@ -457,7 +457,7 @@ def test_perturbation_computes_half_the_tokens_and_holds_one_chunk():
     rollouts = dataclasses.replace(
         known_rollouts(), completion_ids=torch.randint(2, 30, (2, T), generator=generator),
         lengths=torch.tensor([T, T]))
-    forward = grpo.forward_pass(model, rollouts, torch.tensor([1]), 1.0, texts=[], rewards=None,
+    forward = forward_pass(model, rollouts, torch.tensor([1]), 1.0, texts=[], rewards=None,
                                 advantages=None, tokenizer=SimpleNamespace(pad_token_id=9))
     seen = []
     hook = model.model.layers[0].register_forward_hook(
@@ -482,7 +482,7 @@ def test_one_draw_is_a_hessian_vector_product():
         key = (5, 0, rollouts.completion_ids[row, :rollouts.lengths[row]].tolist())
         at = slice(first, first + span[0])
         delta = torch.zeros_like(E)
-        delta[at] = 3e-5 * saliency.normals(key, E[at])
+        delta[at] = 3e-5 * seeds.normals(key, E[at])
         leaf = E.clone().requires_grad_()
         g, = torch.autograd.grad(answer_shift(clean, answer_logits(model, leaf, row, span), None),
                                  leaf, create_graph=True)
@@ -500,7 +500,7 @@ def test_noise_does_not_depend_on_batch_padding_or_order(signal):
     together = signal(oar_forward(model), SPANS)
     for row in (0, 1):
         torch.manual_seed(row)
-        forward = grpo.forward_pass(model, known_rollouts(), torch.tensor([row]), 1.0, texts=[],
+        forward = forward_pass(model, known_rollouts(), torch.tensor([row]), 1.0, texts=[],
                                     rewards=None, advantages=None, tokenizer=None)
         alone = signal(forward, SPANS[[row]])[0]
         torch.testing.assert_close(alone, together[row, :len(alone)], rtol=1e-2, atol=1e-9)
@@ -604,7 +604,7 @@ def test_credit_asks_what_its_settings_promise(signal, as_released):
                                    lengths=torch.tensor([10, 10]))
     tokenizer, A = Pieces(*pieces), torch.tensor([-1., 0.])
     tokenizer.pad_token_id = 9
-    forward = grpo.forward_pass(
+    forward = forward_pass(
         known_qwen3().double(), rollouts, torch.arange(2), 1.0, tokenizer=tokenizer, rewards=None,
         advantages=A, texts=[tokenizer.decode(row) for row in ids.tolist()])
     first = as_released == "reproduction"
@@ -622,8 +622,18 @@ def test_credit_asks_what_its_settings_promise(signal, as_released):
     expected, _ = credit_fn(s, scored, forward.completion_mask)
     found = oar.credit(settings(signal=signal, as_released=as_released))(forward)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    assert forward.figures["fallback"].tolist() == [False, True]
+    assert forward.metrics["fallback"].tolist() == [False, True]
     assert found[0, :2].std() > 1e-3 and (found[1] == 1).all()
+
+
+def test_the_authors_settings_by_hand():
+    """One draw and the padding token; OAR-P reads the first position of the answer, OAR-G the mean
+    of the logits. The caller's settings stay as they are."""
+    for signal, outcome in (("gradient", "mean"), ("perturbation", "first")):
+        config = settings(signal=signal)
+        found = vars(released.oar_authors(config))
+        assert found == vars(config) | {"draws": 1, "replace": "pad", "outcome": outcome}
+        assert config.draws == 2 and config.outcome == "each"
 
 
 @pytest.mark.slow

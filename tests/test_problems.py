@@ -10,7 +10,8 @@ from tokenizers import Tokenizer, decoders, models, processors
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 import problems
-from problems import BadInput, build_prompt, load_policy, load_problems
+from engine.errors import BadInput, run_cli
+from problems import build_prompt, load_policy, load_problems
 
 # Two rows in each hub's own layout (texts are ours), and the (problem, answer) they must become.
 HUB_ROWS = {
@@ -432,7 +433,7 @@ def test_mistakes_end_in_one_line_and_an_exit_code(mistake, code, said, capsys):
         raise mistake
 
     with pytest.raises(SystemExit) as caught:
-        problems.run(main)
+        run_cli(main)
     assert caught.value.code == code and capsys.readouterr().err == said
 
 

@@ -12,11 +12,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
-from transformers import (AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen3Config,
-                          Qwen3ForCausalLM)
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
-import problems
 import relex
+from engine import errors
 from relex import extrapolate
 
 
@@ -474,7 +479,7 @@ def test_mistakes_on_the_command_line(tmp_path, monkeypatch):
 
     def mistake(*more):
         monkeypatch.setattr(sys, "argv", command(tmp_path, *more))
-        with pytest.raises(problems.BadInput) as caught:
+        with pytest.raises(errors.BadInput) as caught:
             relex.main()
         assert not (tmp_path / "out").exists()
         return str(caught.value)
@@ -494,7 +499,7 @@ def test_a_mistake_ends_with_one_line_and_status_2(tmp_path, monkeypatch, capsys
     save_run(tmp_path, True, [5, 10])
     monkeypatch.setattr(sys, "argv", command(tmp_path, "--to", "7"))
     with pytest.raises(SystemExit) as stopped:
-        problems.run(relex.main)
+        errors.run_cli(relex.main)
     assert stopped.value.code == 2
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("error: --to 7 is not between step 10 and")

@@ -5,8 +5,9 @@ import pytest
 import torch
 import transformers
 
-import grpo
 import rollout
+from engine import seeds
+from logprobs import forward_pass
 
 
 class Numbers:
@@ -45,7 +46,7 @@ def scores(model, out, temperature=1.0):
     """Log-probs of the rollouts by the training code, (B, T)."""
     rows = torch.arange(len(out.texts))
     with torch.no_grad():
-        return grpo.forward_pass(model, out, rows, temperature, texts=[], rewards=None,
+        return forward_pass(model, out, rows, temperature, texts=[], rewards=None,
                                  advantages=None, tokenizer=None).logprobs
 
 
@@ -136,8 +137,8 @@ def test_a_text_depends_on_neither_batch_nor_neighbours():
 
 def test_uniforms_are_uniform_and_uncorrelated():
     """Mean 1/2, variance 1/12, no correlation along rows, prompts or positions (5 sigma each)."""
-    keys = rollout.row_keys(0, list(range(100)), 10)
-    u = torch.stack([rollout.uniforms(keys, t) for t in range(100)])  # (100, 1000)
+    keys = seeds.row_keys(0, list(range(100)), 10)
+    u = torch.stack([seeds.uniforms(keys, t) for t in range(100)])  # (100, 1000)
     n = u.numel()
     assert 0 < u.min() and u.max() < 1
     assert abs(float(u.mean()) - .5) < 5 * math.sqrt(1 / 12 / n)

@@ -16,19 +16,22 @@ import pytest
 import safetensors.torch
 import torch
 from safetensors.torch import load_file
-from transformers import (AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM,
-                          modeling_utils)
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    modeling_utils,
+)
 
-import checkpoints
 import grail
-import graphs
 import grpo
+import logprobs as logprobs_module
 import oar
 import problems
 import rollout
-import runs
-import score
-from problems import BadInput
+from engine import checkpoints, errors, flags, graphs, memory, runs
+from engine.errors import BadInput
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = ["--prompts", "4", "--group", "4", "--eval-problems", "0", "--max-new-tokens", "40",
@@ -46,7 +49,7 @@ def few(tmp_path_factory):
 
 def run(method, tmp_path, *argv, credit=None):
     """A short run on the embedded model, in this process."""
-    config = runs.parse(runs.flags(method, ""), [*SMALL, *map(str, argv)])
+    config = flags.parse(flags.flags(method, ""), [*SMALL, *map(str, argv)])
     return grpo.train(config, credit or grpo.uniform)
 
 
@@ -114,8 +117,8 @@ def test_resume_is_the_unbroken_run_bit_for_bit(tmp_path, half):
 def test_controls_kl_and_recomputation_resume_bit_for_bit(tmp_path):
     """Each could hold something that a checkpoint lacks: coins and shuffles a generator's state,
     the KL its reference, several passes their old log-probs."""
-    flags = [*SMALL, "--credit", "shuffled", "--reward", "random", "--kl", "0.1", "--inner", "2",
-             "--checkpointing"]
+    flags = [*SMALL, "--credit", "shuffled", "--reward", "random", "--kl", "0.1",
+             "--num-iterations", "2", "--checkpointing"]
     grail.main([*flags, "--steps", "2", "--name", str(tmp_path / "whole")])
     grail.main([*flags, "--steps", "1", "--name", str(tmp_path / "half")])
     grail.main(["--resume", str(tmp_path / "half"), "--steps", "2"])
@@ -135,7 +138,7 @@ def test_a_stop_saves_a_run_that_can_go_on(number, code, tmp_path, capsys):
 
     before = signal.getsignal(signal.SIGINT)  # SIG_IGN where a shell runs the tests with &
     with pytest.raises(SystemExit) as stop:
-        run("grpo", tmp_path, "--steps", 4, "--inner", 2, "--name", tmp_path / "a",
+        run("grpo", tmp_path, "--steps", 4, "--num-iterations", 2, "--name", tmp_path / "a",
             credit=interrupted)
     assert stop.value.code == code
     said = capsys.readouterr().out
@@ -143,7 +146,7 @@ def test_a_stop_saves_a_run_that_can_go_on(number, code, tmp_path, capsys):
     assert signal.getsignal(signal.SIGINT) is before
     if number == signal.SIGINT:
         run("grpo", tmp_path, "--resume", tmp_path / "a", "--steps", 2)
-        run("grpo", tmp_path, "--steps", 2, "--inner", 2, "--name", tmp_path / "b")
+        run("grpo", tmp_path, "--steps", 2, "--num-iterations", 2, "--name", tmp_path / "b")
         assert same(weights(tmp_path / "a"), weights(tmp_path / "b"))
 
 
@@ -200,10 +203,10 @@ def test_resume_latest_is_the_newest_run_of_this_method(tmp_path, half, monkeypa
         for path in copy.glob("checkpoint*/manifest.json"):
             os.utime(path, (2e9 - age, 2e9 - age))
     (tmp_path / "runs/empty").mkdir()
-    config = runs.parse(runs.flags("grpo", ""), ["--resume", "latest"])
+    config = flags.parse(flags.flags("grpo", ""), ["--resume", "latest"])
     assert config.resume == "runs/new"
     with pytest.raises(BadInput, match="--resume latest: no folder in runs/"):
-        runs.parse(runs.flags("scrl", ""), ["--resume", "latest"])
+        flags.parse(flags.flags("scrl", ""), ["--resume", "latest"])
 
 
 # ------------------------------------------------------------------ what is refused and offered
@@ -215,7 +218,7 @@ def test_resume_refuses_other_settings_and_other_methods(tmp_path, half):
     with pytest.raises(BadInput, match="method differs"):
         run("grail", tmp_path, "--resume", half)
     # Memory and speed may change: no gradient does, beyond rounding.
-    config = runs.parse(runs.flags("grpo", ""), [
+    config = flags.parse(flags.flags("grpo", ""), [
         "--resume", str(half), "--tokens-per-microbatch", "1", "--checkpointing", *SMALL])
     assert (config.tokens_per_microbatch, config.checkpointing, config.lr) == (1, True, 2e-4)
 
@@ -388,19 +391,19 @@ def write_a_step(folder, n=None, error=None):
     returns the calls. The model has 1 layer of width 8, for speed."""
     model, tokenizer = small_policy()
     again = ["--resume", str(folder)] if folder.exists() else ["--name", str(folder)]
-    config = runs.parse(runs.flags("grpo", ""), [*SMALL, "--snapshot-every", "1", *again])
+    config = flags.parse(flags.flags("grpo", ""), [*SMALL, "--snapshot-every", "1", *again])
     optimizer, rows = torch.optim.AdamW(model.parameters(), fused=False), [
         {"id": "0", "problem": "1+1?", "answer": "2"}]
     checkpoint = checkpoints.find(folder) if folder.exists() else None
     with pytest.MonkeyPatch.context() as patch:
         disk = Refusing(patch, error, n)
-        _, step, settings = runs.open_run(config, optimizer, rows, checkpoint)
-        with checkpoints.watch(folder, config, step) as at:
-            at.step += 1
-            runs.record(folder, {"step": at.step}, rows[0], ["text"], [1.0])
-            checkpoints.snapshot(folder, model, at.step)
-            checkpoints.save(folder, model, tokenizer, optimizer, at.step, settings)
-            runs.report(folder, step=at.step)
+        run = runs.open_run(config, optimizer, rows, checkpoint)
+        with checkpoints.graceful_stop(run, config):
+            run.step += 1
+            for name in ("metrics.jsonl", "samples.jsonl"):
+                runs.append(folder / name, [{"step": run.step}])
+            run.save(model, tokenizer, optimizer)
+            run.save(model, tokenizer, optimizer, last=True)
     return disk.calls
 
 
@@ -442,7 +445,7 @@ def test_a_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(call, nth, 
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(half))
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as stop:
         Refusing(patch, full, n)
-        problems.run(lambda: grpo.main(argv))
+        errors.run_cli(lambda: grpo.main(argv))
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert stop.value.code == 2 and said.startswith("error: ") and "No space left" in said
     assert f"--resume {half}" in said
@@ -475,7 +478,7 @@ def test_a_run_leaves_what_it_promises(tmp_path):
     summary = run("grpo", tmp_path, "--steps", 2, "--snapshot-every", 1, "--name", tmp_path / "a",
                   "--eval-problems", 6, "--eval-samples", 2)
     folder = tmp_path / "a"
-    assert json.loads((folder / "config.json").read_text())["lr"] == runs.DEMO["lr"]
+    assert json.loads((folder / "config.json").read_text())["lr"] == flags.DEMO["lr"]
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
     samples = [json.loads(line) for line in (folder / "samples.jsonl").open()]
     assert len(samples) == 8 and {"problem", "gold", "completion", "reward"} <= samples[0].keys()
@@ -507,8 +510,8 @@ def test_a_file_of_one_s_own_gives_up_its_last_tenth(tmp_path):
     rows = [{"problem": f"Start with {i}, add 2.", "answer": str(i + 2)} for i in range(1, 31)]
     path = tmp_path / "mine.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    config = runs.parse(runs.flags("grpo", ""), ["--data", str(path)])
-    train, held_out = runs.load_split(config)
+    config = flags.parse(flags.flags("grpo", ""), ["--data", str(path)])
+    train, held_out = problems.load_split(config)
     assert len(train) == 27 and [row["answer"] for row in held_out] == ["30", "31", "32"]
 
 
@@ -528,7 +531,7 @@ def test_a_run_s_name_is_a_path_of_the_user_s_and_of_nobody_else_s(tmp_path, hal
     """--name is a path as any on a command line. The default is made of the model's name, which is
     a folder's or a hub's, and a resumed config.json may come from anywhere: neither may choose."""
     def name(*argv):
-        return runs.parse(runs.flags("grpo", ""), list(argv)).name
+        return flags.parse(flags.flags("grpo", ""), list(argv)).name
 
     monkeypatch.chdir(tmp_path)
     assert name("--name", "../x") == "../x" and name("--name", "/x/y") == "/x/y"
@@ -583,15 +586,15 @@ def test_a_number_that_is_not_finite_stops_the_run(where, tmp_path, monkeypatch)
                     POLICY[0].model.norm.weight.fill_(torch.nan)
             return done
         monkeypatch.setattr(grpo, "update", overflowing)
-        monkeypatch.setattr(grpo, "save", lambda folder, *a: checkpoints.save(folder, *a)
+        monkeypatch.setattr(runs, "save", lambda folder, *a: checkpoints.save(folder, *a)
                             if len(calls) < 2 else None)
     with pytest.raises(BadInput) as stop:
         train_small(tmp_path, "--steps", 4, credit=poisoned)
     said = str(stop.value)
-    seen = {"credit": "first of all: credit", "gradient": f"first of all: {name}",
+    seen = {"credit": "the credit function test_runs", "gradient": f"first of all: {name}",
             "logits": "logits are not finite"}[where]
     assert seen in said and f"step {3 if where == 'logits' else 2}: " in said and "\n" not in said
-    assert "halve --lr (0.0002)" in said or where == "logits"
+    assert ("halve --lr (0.0002)" in said) == (where == "gradient")
     assert f"step 1 is safe, start from it anew with --model {tmp_path / 'a'}/checkpoint" in said
     assert all(w.isfinite().all() for w in weights(tmp_path / "a").values())
     assert checkpoints.step_of(tmp_path / "a/checkpoint") == 1
@@ -624,9 +627,9 @@ def test_a_full_card_names_the_flags_in_order(tmp_path, monkeypatch):
     with pytest.raises(BadInput) as stop:
         train_small(tmp_path, "--steps", 2, "--checkpointing", name="b")
     assert "add --checkpointing" not in str(stop.value)
-    config = runs.parse(runs.flags("grpo", ""), [*SMALL, "--name", str(tmp_path / "c")])
+    config = flags.parse(flags.flags("grpo", ""), [*SMALL, "--name", str(tmp_path / "c")])
     config.compile = True  # recomputing is refused beside it
-    monkeypatch.setattr(grpo, "Graphs", lambda *_: None)
+    monkeypatch.setattr(graphs, "Graphs", lambda *_: None)
     with pytest.raises(BadInput, match="add --no-compile --checkpointing, halve"):
         grpo.train(config)
 
@@ -636,21 +639,21 @@ class Played:
     before it, and .grad must stay where it is."""
 
     def __init__(self, model, tokens):
-        self.model, self.gradients, self.turn = model, {}, 0
+        self.model, self.gradients, self.version = model, {}, 0
 
     def __call__(self, embeddings):
-        self.turn += 1
-        mine, hidden = self.turn, graphs.through_layers(self.model.base_model, embeddings)
+        self.version += 1
+        mine, hidden = self.version, graphs.through_layers(self.model.base_model, embeddings)
 
         def alive(_):
-            assert mine == self.turn, "a backward through a forward that is gone"
+            assert mine == self.version, "a backward through a forward that is gone"
 
         if hidden.requires_grad:
             hidden.register_hook(alive)
         return hidden
 
     def head(self, h, y, temperature):
-        return score.scores(self.model.lm_head(h), y, temperature)
+        return logprobs_module.scores(self.model.lm_head(h), y, temperature)
 
     def backward(self, loss):
         loss.backward()
@@ -664,13 +667,13 @@ def test_the_loop_with_recordings_is_the_loop_without(method, tmp_path, monkeypa
     for rounding, as rows meet others in a micro-batch. (OAR-G runs the recordings itself, so the
     policy's forward is gone after it.) On a CPU the flag itself is left out, and said.
     """
-    monkeypatch.setattr(grpo, "Graphs", Played)
+    monkeypatch.setattr(graphs, "Graphs", Played)
 
     def trained(compiled, *argv):
-        config = runs.parse(runs.flags("grail", ""), [*SMALL, *map(str, argv)])
+        config = flags.parse(flags.flags("grail", ""), [*SMALL, *map(str, argv)])
         config.compile = compiled
         if method == "grail":
-            config.rows, config.leaf, config.as_released = "wrong", "embeddings", False
+            config.reweight, config.activation, config.as_released = "wrong", "embeddings", False
             return grpo.train(config, grail.credit(config))
         config.signal, config.draws, config.as_released = "gradient", 1, "no"
         config.outcome, config.replace, config.chunk = "mean", "pad", 0
@@ -687,7 +690,7 @@ def test_the_loop_with_recordings_is_the_loop_without(method, tmp_path, monkeypa
             assert a[name] == pytest.approx(b[name], rel=1e-3, abs=1e-6), name
     for name, w in weights(tmp_path / "plain").items():
         assert torch.allclose(w, weights(tmp_path / "half")[name], atol=1e-6), name
-    assert not runs.parse(runs.flags("grpo", ""), ["--compile", "--device", "cpu"]).compile
+    assert not flags.parse(flags.flags("grpo", ""), ["--compile", "--device", "cpu"]).compile
     assert "--compile is for CUDA cards" in capsys.readouterr().err
 
 
@@ -710,7 +713,7 @@ def test_what_looks_wrong_is_said_once(capsys):
                         }.items():
         assert said(**found).count(text) == 1 and said(**found) == ""
     seen.clear()
-    for step in range(1, 10):
+    for _ in range(1, 10):
         assert said(informative=0) == ""
     assert "no group has been informative for 10 steps" in said(informative=0)
     seen.clear()
@@ -732,8 +735,8 @@ def test_recomputing_activations_says_nothing_about_transformers(tmp_path):
 def test_a_model_that_scales_its_logits_is_refused(tmp_path, monkeypatch):
     """The head is applied by hand; Granite, Cohere and Gemma 2 do more than that to their logits,
     so they would be sampled from one distribution and scored under another."""
-    exact = score.token_logprobs
-    monkeypatch.setattr(score, "token_logprobs", lambda *a, **k: (
+    exact = logprobs_module.token_logprobs
+    monkeypatch.setattr(logprobs_module, "token_logprobs", lambda *a, **k: (
         exact(*a, **k)[0] * 1.5, exact(*a, **k)[1]))
     with pytest.raises(BadInput, match="scale or cap"):
         run("grpo", tmp_path, "--steps", 2, "--name", tmp_path / "a")
@@ -744,7 +747,7 @@ def test_a_model_that_scales_its_logits_is_refused(tmp_path, monkeypatch):
 
 def test_the_memory_estimate_counts_what_it_names():
     """Qwen3-0.6B by hand: 596 M parameters x 16 bytes; 112 KiB of bf16 cache a token."""
-    config = runs.parse(runs.flags("grpo", ""), ["--model", "Qwen/Qwen3-0.6B"])
+    config = flags.parse(flags.flags("grpo", ""), ["--model", "Qwen/Qwen3-0.6B"])
     assert (config.prompts, config.group, config.max_new_tokens, config.steps) == (8, 8, 1024, 200)
     assert (config.temperature, config.lr, config.data) == (1.0, 1e-6, "gsm8k")
 
@@ -758,7 +761,7 @@ def test_the_memory_estimate_counts_what_it_names():
         def parameters(self):
             return [torch.empty(596_049_920, device="meta")]
 
-    line = runs.memory_estimate(Shape(), config, 176)
+    line = memory.memory_estimate(Shape(), config, 176)
     assert "Adam 9.5" in line and f"KV cache {114_688 * 64 * 1200 / 1e9:.1f}" in line
     assert float(line.split("peak ")[1].split()[0]) < 24
 

@@ -9,19 +9,19 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-
-import grpo
-import problems
-import scrl
-from intervals import pass_at_k
-from problems import BadInput
-from rollout import Rollouts
 from test_grail import Pieces
 from test_grpo import CONFIG, Recorder
 from test_rollout import Numbers, tiny
 
+import grpo
+import problems
+import scrl
+from engine.errors import BadInput
+from evaluate import pass_at_k
+from rollout import Rollouts
+
 sys.path.insert(0, str(problems.HERE / "data"))
-import make_tiny  # noqa: E402
+import make_tiny
 
 S1 = torch.tensor([[1., 1, 0, 1], [1, 0, 1, 1], [1, 1, 1, 1], [0, 1, 1, 0]])
 A1 = torch.tensor([[.577350, 1, -.577350, -.577350], [.577350, -1, -.577350, -.577350],

@@ -12,34 +12,26 @@ import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "results"))
-import arms  # noqa: E402
-import cells  # noqa: E402
-import grail  # noqa: E402
-import grpo  # noqa: E402
-import intervals  # noqa: E402
-import paired  # noqa: E402
-import pool  # noqa: E402
-import problems  # noqa: E402
-import released  # noqa: E402
-import saliency  # noqa: E402
-import study  # noqa: E402
-import tables  # noqa: E402
-from problems import BadInput  # noqa: E402
+sys.path[:0] = [str(ROOT / "results"), str(ROOT / "examples")]
+import arms
+import cells
+import fidelity
+import paired
+import pool
+import study
+import tables
+
+import grail
+import intervals
+import problems
+import released
+import saliency
+from logprobs import forward_pass
+from problems import BadInput
 
 EVERY_ARM = [*arms.ARMS, *arms.ABLATIONS]
 
 # ------------------------------------------------------------------ statistics over seeds
-
-
-@pytest.mark.parametrize("df, quantile", [
-    (1, math.tan(math.pi * 0.95 / 2)), (2, 0.95 * math.sqrt(2 / (1 - 0.95 ** 2))), (9, 2.262157),
-    (10, 2.228139), (29, 2.045230)])
-def test_student_s_t_at_95_percent(df, quantile):
-    """df 1 and 2 have closed forms, the others are from printed tables. The series of intervals.py
-    is 3 % low at df = 2, where three seeds stand: an interval that excludes 0 too often."""
-    assert paired.t_quantile(0.95, df) == pytest.approx(quantile, rel=1e-6)
-    assert paired.t_inside(quantile, df) == pytest.approx(0.95, abs=1e-6)
 
 
 def test_a_t_interval_by_hand():
@@ -73,7 +65,7 @@ def test_the_detectable_difference_is_detected_four_times_in_five(seeds):
     torch.manual_seed(0)
     true = paired.detectable(1.0, seeds)
     d = true + torch.randn(20000, seeds).double()
-    seen = d.mean(1) / (d.std(1) / seeds ** 0.5) > paired.t_quantile(0.95, seeds - 1)
+    seen = d.mean(1) / (d.std(1) / seeds ** 0.5) > intervals.t_quantile(seeds - 1)
     assert abs(seen.double().mean() - 0.8) < 0.04
 
 
@@ -139,7 +131,7 @@ def test_the_text_says_what_the_numbers_say():
             line("grail", s, str(digit) * 20) for s, digit in enumerate(high)]
 
     clear = tables.render(seeds([3, 3, 3, 3, 3, 3, 3, 3, 3, 4]))
-    assert "grail ends above grpo: +52.5" in clear and "not distinguishable" not in clear
+    assert "grail ends above grpo, sampled: +52.5" in clear and "not distinguishable" not in clear
     assert "grail ends below grpo" in tables.render(seeds([0, 0, 0, 0, 0]))
     assert "grail is not distinguishable from grpo" in tables.render(seeds([4, 0, 3]))
 
@@ -213,7 +205,8 @@ def test_the_page_is_what_its_lines_say():
     text = (ROOT / "results/README.md").read_text(encoding="utf-8")
     sections = list(tables.SECTION.finditer(text))
     assert [m[2] for m in sections] == ["study_quick.jsonl", "study_embedded.jsonl",
-                                        "study_fresh.jsonl", "study_real.jsonl"]
+                                        "study_fresh.jsonl", "study_greedy.jsonl",
+                                        "study_recipe.jsonl", "study_real.jsonl"]
     for m in sections:
         assert m[0] == m[1] + tables.section(m[2]) + m[3], f"run results/tables.py: {m[2]}"
         lines, picture = cells.read(tables.HERE / m[2]), (tables.HERE / m[2]).with_suffix(".svg")
@@ -225,9 +218,65 @@ def test_the_page_is_what_its_lines_say():
 
 def test_every_arm_is_in_a_question():
     """An arm that no family names would be trained for hours and shown nowhere."""
-    named = {b for _, pairs in cells.FAMILIES for b, _ in pairs} | {"grpo"}
-    assert named == set(EVERY_ARM)
-    assert set(study.GRIDS["embedded"]["arms"]) == set(EVERY_ARM) - {"correct-level"}
+    asked = [*cells.FAMILIES, *(one for own in cells.QUESTIONS.values() for one in own)]
+    assert {arm for _, pairs, _ in asked for pair in pairs for arm in pair} == set(EVERY_ARM)
+    assert set(study.GRIDS["embedded"]["arms"]) == set(EVERY_ARM) - set(study.LATER)
+
+
+def test_a_file_with_questions_of_its_own_answers_no_other():
+    """B is 25 points above A greedily and 25 below sampled, in ten seeds each: the page of
+    study_greedy tests greedily first and says above. Of study_fresh the same lines get the
+    families that are there for all, which test sampled accuracy."""
+    lines = [line(arm, seed, digits, greedy=greedy) for seed in range(10) for arm, digits, greedy in
+             (("grpo", "2222", "0011"), ("grail-correct", "1111", "0111"))]
+    asked = cells.families_of("results/study_greedy.jsonl")
+    assert cells.families_of("study_fresh.jsonl") is cells.FAMILIES
+    text = tables.render(lines, asked)
+    said = [row for row in text.splitlines() if row.startswith("- ")]
+    assert said[0] == "- grail-correct ends above grpo, greedy: +25.0 [+25.0, +25.0] points."
+    assert said[1].startswith("- grail-correct ends below grpo, sampled: -25.0") and len(said) == 2
+    assert "| B - A | seeds | greedy | both | p | Holm, 1 | sampled | Pass@4 | curve |" in text
+    assert "grail-correct - grpo" not in tables.render(lines)
+    assert "minus grpo, greedy" in tables.figure(lines, asked)
+    assert cells.compared(cells.by_arm(lines), "grail-correct", "grpo", "pass")["mean"] == 0
+
+
+def test_more_seeds_than_ten_detect_less():
+    """20 seeds whose differences are 0 and 50 points in turn: sd 25.6, so (2.0930 + 0.8610) 25.6 /
+    sqrt(20) by the printed quantiles of t with 19 degrees of freedom; the table says how many."""
+    lines = [line(arm, seed, "0" if arm == "grpo" else "02"[seed % 2]) for seed in range(20)
+             for arm in ("grpo", "grail")]
+    row = cells.compared(cells.by_arm(lines), "grail", "grpo")
+    assert row["detectable"] == pytest.approx((2.09302 + 0.86095) * row["sd"] / 20 ** 0.5, rel=1e-4)
+    assert "| 20 seeds detect |" in tables.render(lines)
+    assert "With 20 seeds an arm" in tables.render(lines)
+
+
+def test_workers_take_the_visible_cards_in_turn(monkeypatch):
+    """Two cards, workers 0 to 3: 0, 1, 0, 1. A card named by number, or one alone, stays."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    taken = []
+    for worker in "0123":
+        monkeypatch.setenv("WORKER", worker)
+        taken.append(study.card("cuda"))
+    assert taken == ["cuda:0", "cuda:1", "cuda:0", "cuda:1"]
+    assert (study.card("cuda:1"), study.card("cpu")) == ("cuda:1", "cpu")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert study.card("cuda") == "cuda"
+
+
+def test_rates_of_one_s_own(tmp_path, monkeypatch):
+    """They replace the grid's in the sweep, and no other number is taken for one."""
+    monkeypatch.chdir(tmp_path)
+    args = SimpleNamespace(quick=False, grid="embedded", model="", data="", out="", test="",
+                           also="", device="cpu", arms="grpo", seeds=1, first_seed=0,
+                           rates="5e-5,2.5e-5")
+    asked, _ = study.prepare(args)
+    assert {cell["rate"] for cell in study.cells_of("sweep", asked, [])} == {2.5e-5, 5e-5}
+    for bad in ("", "x", "0", "1e-4,nan", "1e-4,-1"):
+        args.rates = bad or ","
+        with pytest.raises(BadInput, match="--rates"):
+            study.prepare(args)
 
 
 # ------------------------------------------------------------------ the arms
@@ -253,7 +302,7 @@ def test_every_arm_has_the_same_budget(arm, monkeypatch):
     default that differs in one script would be a second change in its comparison."""
     script, seen = (arms.ARMS | arms.ABLATIONS)[arm][0], []
     monkeypatch.setattr(script, "train", lambda config, *_, **__: seen.append(config))
-    monkeypatch.setattr(grail, "show", lambda summary: None)
+    monkeypatch.setattr(grail.show, "last_steps", lambda summary: None)
     study.train(dict(phase="final", arm=arm, rate=4e-4, seed=3), setup())
     reference = vars(study.parse(study.flags("grpo", ""), ["--seed", "3", "--lr", "4e-4"]))
     own = {"method", "name", "scale_by_std", "credit", "reward", "snapshot_every", "eval_problems",
@@ -261,6 +310,8 @@ def test_every_arm_has_the_same_budget(arm, monkeypatch):
     config = vars(seen[0])
     if arm == "grail-rounding":
         reference["tokens_per_microbatch"] = 1280
+    if arm.endswith("-recipe"):
+        reference |= {"loss": "constant", "num_iterations": 4, "mask_truncated": True}
     assert {k: config[k] for k in reference if k not in own} == {
         k: v for k, v in reference.items() if k not in own}
     assert config["scale_by_std"] == (arm in ("scrl", "grpo-std"))
@@ -279,13 +330,13 @@ def forward():
         saliency.answer_span(tokenizer, ids, text)
         for ids, text in zip(rollouts.sampled, rollouts.texts))]
     rows = [i for i, start in enumerate(starts) if start and start > 4][:5] + [starts.index(1)]
-    return grpo.forward_pass(model, rollouts, rows, 1.0, tokenizer=tokenizer,
+    return forward_pass(model, rollouts, rows, 1.0, tokenizer=tokenizer,
                              texts=[rollouts.texts[i] for i in rows], rewards=torch.zeros(6),
                              advantages=torch.tensor([-1, -1, -1, 1.0, 1, -1]))
 
 
 def credit_of(arm, forward):
-    config = SimpleNamespace(rows="wrong", leaf="embeddings", as_released=False)
+    config = SimpleNamespace(reweight="wrong", activation="embeddings", as_released=False)
     chosen = (arms.ARMS | arms.ABLATIONS)[arm][2:] or [grail.credit]
     return chosen[0](config)(forward)
 
@@ -347,6 +398,18 @@ def test_predictor_reads_one_position_before(forward):
     s = released.gradient_activation(forward, wrong)
     expected = grail.grail_credit(s, forward.completion_mask, spans, forward.advantages)
     torch.testing.assert_close(changed, expected)
+
+
+# ------------------------------------------------------------------ the correction for noise
+
+
+def test_the_truth_comes_out_at_one_where_there_is_no_noise():
+    """Effects that differ and 20,000 draws of each: true and seen ones have the same ranks, so both
+    columns say 1, in a right completion and in a wrong one."""
+    right = torch.tensor([10000, 18000, 4000, 5000, 12000, 11600, 2000, 2200])  # of 20,000
+    verdicts = (torch.arange(20000) < right[:, None]).double()                  # (8, K)
+    found = fidelity.of_the_truth([verdicts, verdicts], [1, -1], draws=5)
+    assert found == pytest.approx({"size": 1, "toward": 1}, abs=0.02)
 
 
 # ------------------------------------------------------------------ cells and workers
@@ -505,7 +568,7 @@ def test_a_cell_goes_on_from_its_checkpoint(here):
     argv, _, out = here
     args = SimpleNamespace(quick=False, grid="real", model=argv[3], data="train.jsonl", out="",
                            test="test.jsonl", device="cpu", arms="", seeds=0, first_seed=0,
-                           also=argv[-1][7:])
+                           rates="", also=argv[-1][7:])
     settings, _ = study.prepare(args)
     cell = dict(phase="final", arm="grpo", rate=1e-3, seed=0)
     unbroken = study.run_cell(cell, settings)

@@ -23,26 +23,28 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 
-import trl_grail  # noqa: E402
-from accelerate import Accelerator  # noqa: E402
-from datasets import Dataset  # noqa: E402
-from peft import LoraConfig  # noqa: E402
-from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
-from torch.distributed.fsdp import fully_shard  # noqa: E402
-from torch.nn.utils.rnn import pad_sequence  # noqa: E402
-from transformers import TrainerCallback  # noqa: E402
-from trl import GRPOConfig, GRPOTrainer  # noqa: E402
+import trl_grail
+from accelerate import Accelerator
+from datasets import Dataset
+from peft import LoraConfig
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.utils.rnn import pad_sequence
+from transformers import TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
 
-import delta  # noqa: E402
-import grail  # noqa: E402
-import oar  # noqa: E402
-import problems  # noqa: E402
-import rollout  # noqa: E402
-import score  # noqa: E402
+import delta
+import grail
+import oar
+import problems
+import rollout
+from engine import errors
+from logprobs import forward_pass
 
 GROUP = 4
 REFERENCE = {
-    "grail": grail.credit(SimpleNamespace(rows="wrong", leaf="embeddings", as_released=False)),
+    "grail": grail.credit(SimpleNamespace(
+        reweight="wrong", activation="embeddings", as_released=False)),
     "oar-g": oar.credit(SimpleNamespace(signal="gradient", outcome="mean", draws=4, seed=0,
                                         replace="pad", chunk=16, as_released="no"))}
 
@@ -168,7 +170,7 @@ def test_weights_are_those_of_our_own_loop(credit, lora, size, tolerance, tmp_pa
     worst, moved = 0.0, 0
     for rows, rollouts in again(batch, size):
         A = batch["advantages"][rows]
-        forward = score.forward_pass(model, rollouts, torch.arange(len(rows)), 0.7, rewards=None,
+        forward = forward_pass(model, rollouts, torch.arange(len(rows)), 0.7, rewards=None,
                                      texts=rollouts.texts, tokenizer=tokenizer, advantages=A)
         w = REFERENCE[credit](forward)
         on = forward.completion_mask & (A != 0)[:, None]
@@ -186,7 +188,7 @@ def test_delta_weights_are_those_of_our_own_loop(tmp_path):
     hidden, logprobs = [], torch.zeros(mask.shape)
     with torch.no_grad():
         for (i,), rollouts in again(batch, 1):
-            forward = score.forward_pass(model, rollouts, torch.tensor([0]), 1.0, rewards=None,
+            forward = forward_pass(model, rollouts, torch.tensor([0]), 1.0, rewards=None,
                                          texts=[], tokenizer=None, advantages=None)
             logprobs[i, mask[i]] = forward.logprobs[0]
             hidden.append(torch.zeros(mask.shape[1], forward.hidden.shape[2]))
@@ -312,7 +314,7 @@ def test_mistakes_are_one_sentence(tmp_path, monkeypatch, capsys):
     """A file that is not there, settings that TRL refuses, TRL not installed: no traceback."""
     for argv, reason in ((["--dataset", "no.jsonl"], "--dataset no.jsonl: there is no such file."),
                          (["--num_generations", "7"], "7"), (["--model", "no/where/here"], "")):
-        with pytest.raises(problems.BadInput, match=reason):
+        with pytest.raises(errors.BadInput, match=reason):
             trl_grail.main([*argv, "--use_cpu", "--bf16", "false", "--output_dir", str(tmp_path)])
     with pytest.raises(ValueError, match="oar-g"):
         trainer_of("gral", tmp_path)

@@ -101,7 +101,7 @@ def test_the_training_reward_wants_a_box(completion, gold, expect):
 
 def test_reward_and_saliency_read_the_same_box():
     """Saliency of one box and reward of another would credit the tokens of an abandoned answer."""
-    import saliency                                    # here: it needs torch, the rest does not
+    import saliency  # here: it needs torch, the rest does not
 
     class Characters:
         def decode(self, ids, **_):

@@ -6,15 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from test_grail import Pieces
 
 import delta
 import grail
 import oar
 import saliency
-from test_grail import Pieces
 
-CONFIG = SimpleNamespace(leaf="embeddings", rows="both", signal="gradient", draws=2, seed=3,
-                         outcome="each", replace="pad", chunk=4, gradient="head-row",
+CONFIG = SimpleNamespace(activation="embeddings", reweight="both", signal="gradient", draws=2,
+                         seed=3, outcome="each", replace="pad", chunk=4, gradient="head-row",
                          refinements=2)
 PIECES = [b"", None, b"so ", b"then ", rb"\boxed{", b"7", b"}", b"8", b"."]
 IDS = torch.tensor([[2, 3, 4, 5, 6, 3, 4, 7, 6, 1], [3, 2, 4, 7, 6, 2, 4, 5, 6, 1]])
@@ -29,11 +29,11 @@ def on_meta():
     hidden = embeddings.cumsum(1)                                               # (b, L, H)
     return SimpleNamespace(
         embeddings=embeddings, hidden=hidden[:, 3:-1], layers=lambda x: x.cumsum(1), head=head,
-        place=torch.arange(4, 14, device="meta").expand(2, 10), temperature=1.0,
+        position=torch.arange(4, 14, device="meta").expand(2, 10), temperature=1.0,
         logprobs=torch.empty(2, 10, device="meta"), completion_ids=IDS.to("meta"),
         completion_mask=torch.empty(2, 10, dtype=torch.bool, device="meta"), tokenizer=tokenizer,
         texts=[tokenizer.decode(row) for row in IDS.tolist()], sampled=IDS.tolist(), signs=[-1, 1],
-        advantages=torch.empty(2, device="meta"), rows=torch.arange(2, device="meta"), figures={})
+        advantages=torch.empty(2, device="meta"), rows=torch.arange(2, device="meta"), metrics={})
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +53,7 @@ def test_credit_asks_the_card_nothing(credit, as_released, monkeypatch):
     forward = on_meta()
     w = credit(config)(forward)
     assert w.shape == (2, 10) and w.device.type == "meta" and ran  # the signal was taken
-    assert forward.figures["fallback"].shape == (2,)
+    assert forward.metrics["fallback"].shape == (2,)
 
 
 def watched(function, calls):
@@ -73,7 +73,7 @@ def test_delta_asks_the_card_nothing(as_released, gradient):
         look = delta.batch_credit(config)
         credit_fn = look(iter([forward]), forward.advantages, forward.completion_mask)
         assert credit_fn(forward).shape == (2, 10)
-    assert forward.figures["weight_good"].shape == forward.figures["fallback"].shape == (2,)
+    assert forward.metrics["weight_good"].shape == forward.metrics["fallback"].shape == (2,)
 
 
 def test_the_meta_device_does_notice():

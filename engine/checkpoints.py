@@ -1,5 +1,7 @@
 r"""Nothing lost: checkpoints that are whole or absent, exact resume, stops that say how to go on.
 
+Skip this on a first reading.
+
     python grail.py --resume latest                      # the newest run of grail.py in runs/
     python grail.py --resume runs/NAME --steps 400       # a finished run goes on, too
     python grail.py --resume runs/NAME/checkpoint.old    # from the checkpoint before the last
@@ -32,12 +34,11 @@ import signal
 import threading
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 from safetensors import SafetensorError
 
-from problems import BadInput
+from engine.errors import BadInput
 
 # What may differ from the run's own on --resume: where it lies, how long it goes on, and what
 # changes memory and speed but no gradient (beyond rounding).
@@ -74,7 +75,7 @@ def append(path, rows):
         os.fsync(file.fileno())
 
 
-def trim(path, step):
+def drop_steps_after(path, step):
     """Drop the lines of later steps, which are done again, and a last line that is only half there.
 
     Raises BadInput for any other line that is no JSON object with a "step".
@@ -280,44 +281,45 @@ def restore(path, optimizer, settings):
 
 
 @contextmanager
-def watch(folder, config, step):
-    """Around the steps of a run: yields an object with .step, to be counted up, and .signal.
+def graceful_stop(run, config):
+    """Around the steps of a run, an object with .folder, .step (the last whole one) and .signal.
 
     Ctrl-C or SIGTERM sets .signal, so that the loop ends after a whole step; a second one leaves at
     once, which a file here survives at any moment. Full memory, a full disk and numbers that are
     not finite become BadInput, with the step, what to change and the last checkpoint. In threads
     other than the main one signals are left alone.
     """
-    at, main = SimpleNamespace(step=step, signal=None), (
-        threading.current_thread() is threading.main_thread())
+    folder = run.folder
+    main = threading.current_thread() is threading.main_thread()
 
     def say(text):  # not print: the signal may have come in the middle of one
         os.write(2, f"\n{text}\n".encode())
 
     def on_signal(number, _):
-        if at.signal:
+        if run.signal:
             say(f"stopped at once; {last(folder)}")
             raise SystemExit(128 + number)
-        at.signal = number
-        say(f"{signal.Signals(number).name}: finishing step {at.step + 1}; again: stop at once")
+        run.signal = number
+        say(f"{signal.Signals(number).name}: finishing step {run.step + 1}; again: stop at once")
 
     before = {number: signal.signal(number, on_signal)
               for number in (signal.SIGINT, signal.SIGTERM) if main}
     try:
-        yield at
+        yield
     except FloatingPointError as error:
         again = "start from it anew with --model {}/checkpoint"  # --resume would meet it again
-        raise BadInput(f"step {at.step + 1}: {error}; {last(folder, again)}.") from None
+        raise BadInput(f"step {run.step + 1}: {error}; {last(folder, again)}.") from None
     except torch.OutOfMemoryError:
         ways = [f"halve --tokens-per-microbatch ({config.tokens_per_microbatch})"]
         ways += ["add " + "--no-compile " * config.compile + "--checkpointing"] * (
             not config.checkpointing)
         ways += [f"halve --prompts ({config.prompts}) or --group ({config.group})",
                  f"halve --max-new-tokens ({config.max_new_tokens})"]
-        raise BadInput(f"step {at.step + 1}: the memory is full; in this order: {', '.join(ways)}; "
-                       f"the first two may change on --resume; {last(folder)}.") from None
+        raise BadInput(f"step {run.step + 1}: the memory is full; in this order: "
+                       f"{', '.join(ways)}; the first two may change on --resume; "
+                       f"{last(folder)}.") from None
     except OSError as error:
-        raise BadInput(f"step {at.step + 1}: {error.filename or folder}: {error.strerror}; make "
+        raise BadInput(f"step {run.step + 1}: {error.filename or folder}: {error.strerror}; make "
                        f"room or take another --name; {last(folder)}.") from None
     finally:
         for number, handler in before.items():

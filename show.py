@@ -1,6 +1,8 @@
-"""Credit to look at: a completion in a terminal's colours, and as a page, methods side by side.
+"""See the credit: a completion in a terminal's colours, and as a page, methods side by side.
 
-    python grail.py                          # ends with both
+    python show.py                           # one completion of the tiny model, by its saliency
+    python show.py --model FOLDER --problem "What is 2 + 2?" --completion answer.txt
+    python grail.py                          # ends with the credit of one completion, both ways
     python examples/show_credit.py           # five methods on a right and a wrong completion
 
 A page is one file: no fonts, images or scripts from elsewhere. A model's text is escaped in it, and
@@ -8,17 +10,31 @@ control characters are shown, not obeyed, as they are in the terminal.
 
 What we left out, on purpose: a server, a plotting library, pages of more than a few completions.
 """
+import argparse
 import html
 import math
 import os
 import sys
+from pathlib import Path
 
 import torch
+from transformers import AutoTokenizer
 
+import problems
 import saliency
-from problems import printable
+import verify
+from engine.errors import BadInput, printable, run_cli
+from logprobs import forward_pass
+from rollout import Rollouts, pad, sample
 
 # ------------------------------------------------------------------------------ one scale
+
+
+def pieces(tokenizer, ids):
+    """The text that each of n ids adds to the decoding, n strings; they concatenate to the text."""
+    texts = [tokenizer.decode(ids[:n], clean_up_tokenization_spaces=False)
+             for n in range(len(ids) + 1)]
+    return [texts[n + 1][len(texts[n].rstrip("\ufffd")):] for n in range(len(ids))]
 
 
 def strength(weight):
@@ -104,7 +120,7 @@ def entry(tokenizer, ids, problem, reward, methods):
     ids: its n tokens. methods: {name: (weights, saliency or None)}, n floats each.
     """
     text = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    return {"tokens": saliency.pieces(tokenizer, ids), "problem": problem, "reward": reward,
+    return {"tokens": pieces(tokenizer, ids), "problem": problem, "reward": reward,
             "box": saliency.answer_span(tokenizer, ids, text), "methods": methods}
 
 
@@ -183,3 +199,70 @@ def of_step(path, title, tokenizer, rollouts, rewards, weights, rows, method, ea
                                {"GRPO": ([1.0] * len(ids), None), method: (w, None)}))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page(title, sorted(found, key=lambda it: -it["reward"])), encoding="utf-8")
+
+
+def last_steps(summary):
+    """Print one completion of the last steps, coloured by its weights, and write it as a page."""
+    folder, example = Path(summary["folder"]), summary["example"]
+    if example is None:
+        print("no completion was trained, so there is none to show")
+        return
+    tokenizer = AutoTokenizer.from_pretrained(folder / "checkpoint")
+    ids, w = example["ids"], example["weights"]
+    print(f"\nOne completion (reward {example['reward']:.0f}) of: "
+          f"{printable(example['problem'])}\n"
+          "blue: less of the advantage than GRPO gives, plain: the same, red: more"
+          f"{'' if in_colours() else ' (colours are off)'}\n")
+    print(coloured(pieces(tokenizer, ids), w, in_colours()))
+    both = {"GRPO": ([1.0] * len(ids), None), "GRAIL": (w, None)}
+    shown = entry(tokenizer, ids, example["problem"], example["reward"], both)
+    (folder / "credit.html").write_text(page("GRAIL's credit", [shown]), encoding="utf-8")
+    print(f"\nas a page: {folder}/credit.html\n"
+          "next: python grail.py --reweight both, python grpo.py (the baseline), "
+          f"python evaluate.py --model {folder}/checkpoint --data arithmetic --samples 8 --k 1,8")
+
+
+# ------------------------------------------------------------------------------ the command line
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description="Show which tokens a model's own answer leans on.")
+    parser.add_argument("--model", default="tiny", help="hub id or folder; tiny: the embedded one")
+    parser.add_argument("--problem", default="Start with 7, add 5, times 3.", help="the question")
+    parser.add_argument("--completion", help="a file with the answer; without it one is sampled")
+    args = parser.parse_args(argv)
+    model, tokenizer = problems.load_policy(args.model)
+    prompt = problems.build_prompt(tokenizer, args.problem)
+    if args.completion:
+        try:
+            text = open(args.completion, encoding="utf-8").read()
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadInput(f"--completion {args.completion}: {error.args[-1]}.") from None
+        encoded = [tokenizer(t, add_special_tokens=False).input_ids for t in (prompt, text or " ")]
+        (asked, real), (ids, mask) = (pad([row], 0, "right") for row in encoded)  # (1, n)
+        text = tokenizer.decode(ids[0], skip_special_tokens=True)  # what the ids say, to the letter
+        out = Rollouts(asked, real, ids, mask.sum(1), mask[:, 0], None, [text])
+    else:
+        out = sample(model, tokenizer, [prompt], samples=8, max_new_tokens=256)
+    # The longest one with a box: it has the most tokens for the answer to lean on.
+    i = max(range(len(out.texts)), key=lambda i: (verify.last_boxed(out.texts[i]) is not None,
+                                                  out.lengths[i]))
+    forward = forward_pass(model, out, torch.tensor([i]), 1.0, texts=out.texts[i:i + 1],
+                                rewards=None, advantages=None, tokenizer=tokenizer)
+    ids = forward.completion_ids[0].tolist()
+    span = saliency.answer_span(tokenizer, ids, out.texts[i])
+    if span is None:
+        where = f"--completion {args.completion}: it" if args.completion else (
+            f"--problem {args.problem!r}: none of 8 completions")
+        raise BadInput(f"{where} has no box, so there is no answer to ask about.")
+    s = saliency.gradient_activation(forward, torch.tensor([span]))[0]  # (T,)
+    tokens = pieces(tokenizer, ids)
+    print("token   s_t, the twenty largest, in order of the text")
+    for t in sorted(s.argsort(descending=True)[:20].tolist()):
+        print(f"{t:5d} {s[t]:9.2e}  {tokens[t]!r}{'   the box' * (span[0] <= t < span[3])}")
+    print("\nred: four times the median or more; blue: a quarter or less\n")
+    print(coloured(tokens, (s / s[s > 0].median()).sqrt().tolist(), in_colours()))
+
+
+if __name__ == "__main__":
+    run_cli(main)

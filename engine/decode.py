@@ -1,5 +1,7 @@
 r"""The sampler's inner loop on a CUDA card: one token a row, captured once as a CUDA graph.
 
+Skip this on a first reading.
+
     rollout.sample(...)         # comes here by itself, for the architectures of `supports`
     python examples/bench.py    # how fast that is
 
@@ -24,11 +26,13 @@ capture costs about as much as two steps without one, and the update needs the m
 What we left out, on purpose: paged caches, refilling a stopped row, several cards, quantisation.
 """
 import functools
+import sys
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
 
-from rollout import Cache, draw, uniforms
+from engine.seeds import uniforms
 
 try:
     import triton
@@ -50,6 +54,16 @@ def supports(model):
 # -------------------------------------------------------------------------- the pieces of a step
 
 
+@contextmanager
+def uncompiled():
+    """Inside, compiled layers run as they are written: those compiled to train know no cache."""
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and the import takes seconds
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
 def compiled(function):
     """torch.compile for any number of rows of its first argument (rows, width), and this width.
 
@@ -57,12 +71,14 @@ def compiled(function):
     them on disk. (Of rows, a kernel is still tuned for the number that came first.) Eight widths a
     process, more run uncompiled. The first argument is marked: give it to nothing else compiled.
     """
-    of_any_width = torch.compile(function, dynamic=True)
+    @functools.cache
+    def of_any_width():  # at the first call: to import the compiler takes seconds
+        return torch.compile(function, dynamic=True)
 
     @functools.wraps(function)
     def of_this_width(x, *rest):
         torch._dynamo.mark_static(x, 1)
-        return of_any_width(x, *rest)
+        return of_any_width()(x, *rest)
     return of_this_width
 
 
@@ -246,10 +262,10 @@ class Decoder:
             compiled(function) if on_card else function
             for function in (add_norm, gated, draw_by_blocks))
 
-    def prefill(self, model, prompt_ids, prompt_mask, samples):
-        """Fill the cache from n right-padded prompts (n, P), each shared by its samples."""
-        cache = Cache(config=model.config)
-        with torch.compiler.set_stance("force_eager"):  # layers compiled to train know no cache
+    def prefill(self, model, cache, prompt_ids, prompt_mask, samples):
+        """Fill ours from n right-padded prompts (n, P), each shared by its samples; `cache` is an
+        empty one of Hugging Face's."""
+        with uncompiled():
             # By place: transformers 5.24 renamed the fourth argument, past_key_values, to cache.
             model.base_model(prompt_ids, prompt_mask, None, cache, use_cache=True)
         n, P = prompt_ids.shape
@@ -274,13 +290,16 @@ class Decoder:
 # -------------------------------------------------------------------------- the loop
 
 
-def speak(model, prompt_ids, prompt_mask, samples, keys, stops, max_new_tokens, temperature, top_p,
-          top_k, pad_id, bar):
-    """rollout.speak, fast: the same arguments and results, see there."""
+def generate(model, prompt_ids, prompt_mask, samples, keys, stops, max_new_tokens, temperature,
+             top_p, top_k, pad_id, bar, draw, new_cache):
+    """rollout.generate, fast: the same arguments and results, see there.
+
+    draw(logits, u, temperature, top_p, top_k) and new_cache(config=...) are rollout's own.
+    """
     B, T, device = len(keys), max_new_tokens, keys.device
     starts = prompt_mask.sum(1).repeat_interleave(samples)  # (B,) slot of the first new token
     decoder = Decoder(model, B, int(starts.max()) + T)
-    decoder.prefill(model, prompt_ids, prompt_mask, samples)
+    decoder.prefill(model, new_cache(config=model.config), prompt_ids, prompt_mask, samples)
     ids = torch.full((B, T + 1), pad_id, device=device)  # (B, T + 1) the last column is a bin
     logprobs = torch.zeros(B, T + 1, device=device)      # (B, T + 1)
     lengths = torch.full((B,), T, device=device)                # (B,)

@@ -1,5 +1,7 @@
 r"""A micro-batch's forward and backward as CUDA graphs: three launches in place of thousands.
 
+Skip this on a first reading.
+
     python grail.py --model Qwen/Qwen3-0.6B --compile
 
 A kernel of a small model runs for some microseconds, and Python needs longer than that to launch
@@ -28,8 +30,8 @@ from types import SimpleNamespace
 import torch
 from torch.nn.functional import linear, pad
 
-import decode
-from problems import BadInput
+from engine import decode
+from engine.errors import BadInput
 
 WIDTH = 64  # tokens
 
@@ -39,11 +41,39 @@ WIDTH = 64  # tokens
 def through_layers(body, x):
     """body(inputs_embeds=x) for plain causal attention, (b, L, H) -> (b, L, H), and no question to
     the card: Hugging Face's own asks it at every forward whether rows are packed, and waits."""
-    places = torch.arange(x.shape[1], device=x.device)[None]  # (1, L)
-    turns = body.rotary_emb(x, places)                        # cos, sin (1, L, D) each
+    positions = torch.arange(x.shape[1], device=x.device)[None]  # (1, L)
+    cos_sin = body.rotary_emb(x, positions)                        # cos, sin (1, L, D) each
     for layer in body.layers:
-        x = layer(x, attention_mask=None, position_ids=places, position_embeddings=turns)
+        x = layer(x, attention_mask=None, position_ids=positions, position_embeddings=cos_sin)
     return body.norm(x)  # (b, L, H)
+
+
+def version(model):
+    """Counts what overwrites recorded activations; None for a model without recordings."""
+    return model.graphs.version if "graphs" in vars(model) else None
+
+
+def overwritten(model, forward):
+    """Are this Forward's activations gone, since the recordings have been played again?"""
+    return forward.version != version(model)
+
+
+def padded_length(model, tokens):
+    """Tokens of a row once a recording has padded it."""
+    return -(-tokens // WIDTH) * WIDTH if "graphs" in vars(model) else tokens
+
+
+def backward(model, loss):
+    """loss.backward(), by the recordings where the model has them."""
+    if "graphs" in vars(model):
+        model.graphs.backward(loss)
+    else:
+        loss.backward()
+
+
+def zero_grad(model, optimizer):
+    """Give 4 bytes a parameter back before the next sampling, unless recordings need them."""
+    optimizer.zero_grad(set_to_none="graphs" not in vars(model))
 
 
 class Replay(torch.autograd.Function):
@@ -51,8 +81,8 @@ class Replay(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, graphs, recorded):
-        graphs.turn += 1
-        ctx.graphs, ctx.recorded, ctx.turn = graphs, recorded, graphs.turn
+        graphs.version += 1
+        ctx.graphs, ctx.recorded, ctx.version = graphs, recorded, graphs.version
         recorded.x.copy_(x)
         recorded.forward.replay()
         return recorded.hidden.clone()  # (rows, length, H)
@@ -60,13 +90,13 @@ class Replay(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         graphs, recorded = ctx.graphs, ctx.recorded
-        if ctx.turn != graphs.turn:
+        if ctx.version != graphs.version:
             raise RuntimeError("these activations are gone: a later forward, backward or "
                                "sample() took them")
         recorded.gradient.copy_(gradient)
         if graphs.accumulate:
             recorded.backward.replay()
-            graphs.turn += 1  # the last backward frees as it goes
+            graphs.version += 1  # the last backward frees as it goes
         else:
             recorded.saliency.replay()
         return recorded.dx.clone(), None, None  # (rows, length, H)
@@ -90,7 +120,7 @@ class Graphs:
         self.body, self.tokens, self.buffers = model.base_model, tokens, []
         self.weights = [*self.body.layers.parameters(), *self.body.norm.parameters()]
         self.pool, self.recorded, self.warmed_up = torch.cuda.graph_pool_handle(), {}, set()
-        self.turn, self.accumulate, self.gradients = 0, False, []
+        self.version, self.accumulate, self.gradients = 0, False, []
         self.side = torch.cuda.Stream()  # one for all: libraries keep a workspace for each
         for layer in self.body.layers:
             layer.compile(dynamic=True)
@@ -118,7 +148,7 @@ class Graphs:
     def release(self):
         """Let the recordings go, for their memory; a shape's next forward records it again. The
         weights' .grad stay as they are, for there may be something in them."""
-        self.recorded, self.gradients, self.turn = {}, [], self.turn + 1
+        self.recorded, self.gradients, self.version = {}, [], self.version + 1
         self.pool = torch.cuda.graph_pool_handle()  # one that was left cannot be joined again
         torch.cuda.empty_cache()
 
@@ -172,18 +202,6 @@ class Graphs:
             torch.autograd.backward(out, gradient.to(out.dtype), inputs=[leaf, *self.weights])
             dx.copy_(leaf.grad)
         return made
-
-
-def peak_gb(model):
-    """Peak GB (10^9 bytes) since the last call, which it resets; 0 on a CPU. An upper bound: peak
-    allocated and what recordings keep (while one is made, its tensors are in both), or peak
-    reserved, whichever is less."""
-    if model.device.type != "cuda":
-        return 0.0
-    allocated, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
-    torch.cuda.reset_peak_memory_stats()
-    held = model.graphs.held() if "graphs" in vars(model) else 0
-    return min(allocated + held, reserved) / 1e9
 
 
 # ------------------------------------------------------------------------------ the LM head

@@ -10,16 +10,15 @@ import pytest
 import torch
 
 import grail
-import pages
-import problems
-import saliency
+import show
+from engine import errors
 from rollout import Rollouts
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "examples"))
 
-import plot  # noqa: E402
-import show_credit  # noqa: E402
+import plot
+import show_credit
 
 HOSTILE = ["</span></p></style><script>alert(1)</script>", '" onmouseover="alert(2)', "&lt;b&gt;",
            "\x1b[31mred\x1b]0;title\x07", "\u202eabc", "<!--", "]]>", "\x00", "\ud800", "`${x}`\n"]
@@ -65,33 +64,33 @@ def completion(tokens, methods, box=None, problem="What is 1 + 1?", reward=0.0):
 def test_a_page_holds_hostile_text_as_text():
     """One token that closes its own span could run a script on the machine of whoever looks."""
     n = len(HOSTILE)
-    page = pages.page("".join(HOSTILE), [completion(
+    page = show.page("".join(HOSTILE), [completion(
         HOSTILE, {"".join(HOSTILE): ([1.0] * n, [0.5] * n)}, problem="".join(HOSTILE))])
-    plain = Reader(pages.page("x", [completion(["a"] * n, {"y": ([1.0] * n, [0.5] * n)})]))
+    plain = Reader(show.page("x", [completion(["a"] * n, {"y": ([1.0] * n, [0.5] * n)})]))
     found = Reader(page)
     assert found.tags == plain.tags and found.attributes == plain.attributes
-    assert found.scripts == plain.scripts == [pages.SCRIPT]
-    assert found.texts == ["".join(map(problems.printable, HOSTILE)).replace("\n", "\u23ce\n")]
+    assert found.scripts == plain.scripts == [show.SCRIPT]
+    assert found.texts == ["".join(map(errors.printable, HOSTILE)).replace("\n", "\u23ce\n")]
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff]", page)
     page.encode("utf-8")
 
 
 def test_a_page_needs_nothing_from_elsewhere():
     """A class without a network opens it from disk; and a page that calls home tells who looked."""
-    page = pages.page("x", [completion(["a", "b"], {"y": ([1.0, 2.0], None)})])
+    page = show.page("x", [completion(["a", "b"], {"y": ([1.0, 2.0], None)})])
     assert not re.search(r"https?:|src=|href=|url\(|@import|<link|<img|<iframe|fetch\(", page)
 
 
 def test_a_terminal_is_not_obeyed_and_gets_its_own_colours_back():
     """Model text with an escape sequence could rename the window, or hide what stands above it."""
     for colours in (True, False):
-        out = pages.coloured(HOSTILE, [4.0] * len(HOSTILE), colours)
+        out = show.coloured(HOSTILE, [4.0] * len(HOSTILE), colours)
         ours = re.findall(r"\x1b\[38;5;16;48;5;(\d+)m([^\x1b\n]+)\x1b\[0m", out)
         rest = re.sub(r"\x1b\[38;5;16;48;5;\d+m|\x1b\[0m", "", out)
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", rest)
         # Colours are closed where they were opened, and on the same line.
         assert len(ours) == out.count("\x1b[38") == out.count("\x1b[0m")
-        assert rest.replace("\u23ce", "") == "".join(map(problems.printable, HOSTILE))
+        assert rest.replace("\u23ce", "") == "".join(map(errors.printable, HOSTILE))
         assert bool(ours) == colours
 
 
@@ -99,10 +98,10 @@ def test_a_terminal_is_not_obeyed_and_gets_its_own_colours_back():
 
 
 def test_strength_is_symmetric_on_a_log_scale():
-    assert [pages.strength(w) for w in (0, .25, .5, 2 ** -.5, 1, 2 ** .5, 2, 5)] == pytest.approx(
+    assert [show.strength(w) for w in (0, .25, .5, 2 ** -.5, 1, 2 ** .5, 2, 5)] == pytest.approx(
         [-1, -1, -1, -.5, 0, .5, 1, 1])
-    assert pages.shade(1) == (255, 255, 255)
-    assert pages.shade(3) == (255, 100, 100) and pages.shade(0.1) == (100, 100, 255)
+    assert show.shade(1) == (255, 255, 255)
+    assert show.shade(3) == (255, 100, 100) and show.shade(0.1) == (100, 100, 255)
 
 
 def luminance(rgb):
@@ -124,7 +123,7 @@ def test_every_colour_of_the_page_can_be_read_in_light_and_in_dark():
         code = code if len(code) == 6 else "".join(c * 2 for c in code)
         return [int(code[i:i + 2], 16) for i in (0, 2, 4)]
 
-    light, dark = re.findall(r":root\{(.*?)\}", pages.STYLE, re.S)
+    light, dark = re.findall(r":root\{(.*?)\}", show.STYLE, re.S)
     for theme in (light, dark):
         fg, card = hexes(theme, "fg"), hexes(theme, "card")
         assert contrast(hexes(theme, "soft"), card) > 4.5
@@ -138,29 +137,29 @@ def test_every_colour_of_the_page_can_be_read_in_light_and_in_dark():
 def test_black_on_every_terminal_colour_can_be_read():
     """The 6 x 6 x 6 cube of the 256 colours, as xterm defines it."""
     steps = [0, 95, 135, 175, 215, 255]
-    for code in pages.RED + pages.BLUE:
+    for code in show.RED + show.BLUE:
         rgb = [steps[(code - 16) // n % 6] for n in (36, 6, 1)]
         assert contrast(rgb, (0, 0, 0)) > 6
 
 
 def test_deeper_colour_for_further_from_one_and_none_at_one():
     weights = [.4, .55, .7, .8, 1.0, 1.25, 1.4, 1.8, 3.0]
-    codes = re.findall(r"48;5;(\d+)m|(=)", pages.coloured(["="] * 9, weights))
+    codes = re.findall(r"48;5;(\d+)m|(=)", show.coloured(["="] * 9, weights))
     used = [int(a) for a, _ in codes if a]
-    assert used == pages.BLUE[::-1] + pages.RED
-    assert pages.coloured(["one"], [1.0]) == pages.coloured(["one"], [1.05]) == "one"
+    assert used == show.BLUE[::-1] + show.RED
+    assert show.coloured(["one"], [1.0]) == show.coloured(["one"], [1.05]) == "one"
 
 
 def test_no_color_and_pipes_get_plain_text(monkeypatch):
     monkeypatch.setattr(sys, "stdout", SimpleNamespace(isatty=lambda: True))
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert pages.in_colours()
+    assert show.in_colours()
     monkeypatch.setenv("NO_COLOR", "1")
-    assert not pages.in_colours()
+    assert not show.in_colours()
     monkeypatch.setenv("NO_COLOR", "")  # empty counts as not set, says no-color.org
-    assert pages.in_colours()
+    assert show.in_colours()
     monkeypatch.setattr(sys, "stdout", SimpleNamespace(isatty=lambda: False))
-    assert not pages.in_colours()
+    assert not show.in_colours()
 
 
 # ------------------------------------------------------------------------------ numbers
@@ -169,7 +168,7 @@ def test_no_color_and_pipes_get_plain_text(monkeypatch):
 def test_the_numbers_under_the_pointer_and_under_the_column():
     """Weights 1, 1, 1, 5: (sum)^2 / (n sum of squares) = 64 / 112; the heaviest has 5 / 8."""
     s = [0.01, 0.02, 0.04, 0.0]
-    page = pages.page("x", [completion(["a", "b", "c", "d"], {"M": ([1.0, 1.0, 1.0, 5.0], s)},
+    page = show.page("x", [completion(["a", "b", "c", "d"], {"M": ([1.0, 1.0, 1.0, 5.0], s)},
                                        box=(3, 3, 4, 4))])
     found = Reader(page)
     assert "ESS ratio 0.57 \u00b7 heaviest 10&nbsp;% hold 62&nbsp;% \u00b7 mean weight 2.00" in page
@@ -181,7 +180,7 @@ def test_the_numbers_under_the_pointer_and_under_the_column():
 
 
 def test_the_box_is_marked():
-    page = pages.page("x", [completion(list("abcde"), {"M": ([1.0] * 5, None)}, box=(1, 2, 3, 4))])
+    page = show.page("x", [completion(list("abcde"), {"M": ([1.0] * 5, None)}, box=(1, 2, 3, 4))])
     kinds = re.findall(r'<span class="l ?(\w*)" style="[^"]*" data-i', page)
     assert kinds == ["", "rim", "content", "rim", ""]
 
@@ -192,7 +191,7 @@ def test_z_is_grail_s_own():
         on, span = torch.ones(1, 7).bool(), (5, 6, 6, 7)
         w = grail.grail_credit(torch.tensor([s + [0.0] * 2]), on, torch.tensor([span]),
                                torch.tensor([-1.0]), w_min=-9)
-        z = pages.z_scores(s + [0.0] * 2, 5)
+        z = show.z_scores(s + [0.0] * 2, 5)
         assert [1 + z_t / 2 for z_t in z[:5]] == pytest.approx(w[0, :5].tolist(), abs=1e-4)
 
 
@@ -216,7 +215,7 @@ def test_a_step_s_page_shows_right_and_wrong_of_different_problems(tmp_path):
     weights[:4] = 0  # the first problem's group was all right: no gradient
     rewards = torch.tensor([[1.0] * 4, [0, 0, 1, 0], [1, 0, 0, 1]])
     path = tmp_path / "pages" / "step_00010.html"
-    pages.of_step(path, "step 10", Letters(), rollouts, rewards, weights,
+    show.of_step(path, "step 10", Letters(), rollouts, rewards, weights,
                   [{"problem": f"problem {n}"} for n in "abc"], "grail")
     page = path.read_text(encoding="utf-8")
     assert re.findall(r"<h2>(\w+) \(reward ([01])\): problem (\w)", page) == [
@@ -227,11 +226,11 @@ def test_a_step_s_page_shows_right_and_wrong_of_different_problems(tmp_path):
 
 
 def test_grail_shows_its_example_and_says_when_there_is_none(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(grail.AutoTokenizer, "from_pretrained", lambda _: Letters())
-    grail.show({"folder": str(tmp_path), "example": None})
+    monkeypatch.setattr(show.AutoTokenizer, "from_pretrained", lambda _: Letters())
+    show.last_steps({"folder": str(tmp_path), "example": None})
     assert "none to show" in capsys.readouterr().out
     text = r"x=\boxed{7}"
-    grail.show({"folder": str(tmp_path), "example": {
+    show.last_steps({"folder": str(tmp_path), "example": {
         "ids": [ord(c) for c in text], "weights": [2.0] * len(text), "problem": "\x1b[2Jx = 7?",
         "reward": 0.0}})
     out, page = capsys.readouterr().out, (tmp_path / "credit.html").read_text(encoding="utf-8")
@@ -268,18 +267,18 @@ def test_show_credit_puts_five_methods_side_by_side(tmp_path, capsys):
 
 def test_saliency_takes_a_completion_from_a_file(tmp_path, monkeypatch, capsys):
     """Escape sequences of a completion are shown and not obeyed, wherever they come from."""
-    pieces = saliency.pieces
-    monkeypatch.setattr(saliency, "pieces", lambda *about: [
+    pieces = show.pieces
+    monkeypatch.setattr(show, "pieces", lambda *about: [
         "\x1b[2J" + piece for piece in pieces(*about)])
     path = tmp_path / "answer.txt"
     path.write_text("12*3=36\nThe \x1b[31manswer is \\boxed{36}.", encoding="utf-8")
-    saliency.main(["--problem", "Start with 12, times 3.", "--completion", str(path)])
+    show.main(["--problem", "Start with 12, times 3.", "--completion", str(path)])
     out = capsys.readouterr().out
     assert r"boxed{\x1b[2J3\x1b[2J6\x1b[2J}" in out and "\x1b" not in out and "the box" in out
     path.write_text("no box", encoding="utf-8")
     for wrong in (path, tmp_path / "none.txt", tmp_path):
-        with pytest.raises(problems.BadInput, match=f"^--completion {wrong}: "):
-            saliency.main(["--completion", str(wrong)])
+        with pytest.raises(errors.BadInput, match=f"^--completion {wrong}: "):
+            show.main(["--completion", str(wrong)])
 
 
 # ------------------------------------------------------------------------------ curves
@@ -322,7 +321,7 @@ def test_without_matplotlib_it_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     for target, words in ((folder, "pip install matplotlib"), (tmp_path, "config.json: No such")):
         monkeypatch.setattr(sys, "argv", ["plot.py", str(target)])
-        with pytest.raises(problems.BadInput, match=words):
+        with pytest.raises(errors.BadInput, match=words):
             plot.main()
 
 

@@ -1,0 +1,191 @@
+"""The flags of every method, their defaults, and what is refused before anything is loaded.
+
+Skip this on a first reading.
+"""
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+
+import torch
+
+from engine.checkpoints import differing, latest, run_folder
+from engine.errors import BadInput
+
+# The tiny embedded model learns in a minute at settings that would wreck a real one. They were
+# chosen with grpo.py alone and frozen before any other method was run.
+DEMO = dict(data="arithmetic", device="cpu", steps=40, prompts=16, max_new_tokens=72, lr=2e-4,
+            warmup=5, tokens_per_microbatch=8192, eval_problems=200, eval_samples=4,
+            save_every=0)
+
+# ------------------------------------------------------------------------------ flags
+
+
+def flags(method, description):
+    """The parser of a method: its own flags are added to it afterwards and are listed first.
+
+    Without --model the defaults are the demonstration's, see DEMO.
+    """
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        epilog="without --model: " + ", ".join(f"{k} {v}" for k, v in DEMO.items()))
+    parser.set_defaults(method=method)
+    model_flags(parser.add_argument_group("model and data").add_argument)
+    rollout_flags(parser.add_argument_group("rollouts").add_argument)
+    loss_flags(parser.add_argument_group("loss").add_argument)
+    control_flags(parser.add_argument_group("credit: controls of every method").add_argument)
+    card_flags(parser.add_argument_group("card").add_argument)
+    run_flags(parser.add_argument_group("run").add_argument)
+    return parser
+
+
+def model_flags(add):
+    add("--model", default="tiny",
+        help="a model on the Hugging Face hub, or a folder; tiny is the embedded one")
+    add("--data", default="gsm8k",
+        help="a problem set named in problems.py, or a .jsonl file with problem and answer")
+    add("--thinking", action="store_true",
+        help="let a model that can think before it answers (Qwen3) do so")
+    add("--eval-problems", type=int, default=200,
+        help="held-out problems that are tried before and after the training")
+    add("--eval-samples", type=int, default=1,
+        help="sampled completions for each held-out problem; a greedy one comes on top")
+
+
+def rollout_flags(add):
+    add("--steps", type=int, default=200,
+        help="training steps; each samples new completions and learns from them")
+    add("--prompts", type=int, default=8,
+        help="N, problems in a step")
+    add("--group", type=int, default=8,
+        help="G, completions sampled for each problem; they are compared with each other")
+    add("--max-new-tokens", type=int, default=1024,
+        help="tokens after which a completion is cut off")
+    add("--temperature", type=float, default=1.0,
+        help="the logits are divided by this, in sampling and in the loss alike")
+
+
+def loss_flags(add):
+    add("--lr", type=float, default=1e-6,
+        help="AdamW's learning rate after the warm-up")
+    add("--warmup", type=int, default=10,
+        help="steps over which the learning rate rises from 0 in a line")
+    add("--num-iterations", type=int, default=1,
+        help="optimizer steps on each batch of rollouts")
+    add("--loss", default="token", choices=["token", "sequence", "constant"],
+        help="what a token's term is divided by, see grpo.token_scale")
+    add("--clip-low", type=float, default=0.2,
+        help="the policy ratio is clipped below 1 minus this")
+    add("--clip-high", type=float, default=0.28,
+        help="the policy ratio is clipped above 1 plus this")
+    add("--kl", type=float, default=0.0,
+        help="weight of the KL penalty towards the model of the start; 0 loads no reference")
+    add("--scale-by-std", action="store_true",
+        help="divide advantages by the standard deviation of their group's rewards")
+    add("--mask-truncated", action="store_true",
+        help="leave completions that were cut off out of the loss")
+    add("--grad-clip", type=float, default=1.0,
+        help="the gradient is scaled down to this norm if it is larger")
+
+
+def control_flags(add):
+    add("--credit", default="method", choices=["method", "shuffled", "uniform"],
+        help="shuffled: the method's weights, permuted within each completion; uniform: all 1")
+    add("--reward", default="outcome", choices=["outcome", "random"],
+        help="random: a fair coin in place of the verdict")
+
+
+def card_flags(add):
+    add("--device", default="cuda" if torch.cuda.is_available() else "cpu",
+        help="cpu, cuda, or cuda:1 for the second card")
+    add("--tokens-per-microbatch", type=int, default=2560,
+        help="tokens of one forward and backward, padding included; less takes less memory")
+    add("--compile", action=argparse.BooleanOptionalAction, default=False,
+        help="on CUDA: fuse and record the layers (engine/graphs.py); half a minute once")
+    add("--checkpointing", action="store_true",
+        help="compute activations again in the backward: less memory, slower")
+
+
+def run_flags(add):
+    add("--seed", type=int, default=0,
+        help="of the order of problems and of every random number")
+    add("--name", default="",
+        help="folder of the run; empty: runs/METHOD-MODEL-seedSEED")
+    add("--resume", default="",
+        help="go on with a run: its folder, or latest; its settings are kept")
+    add("--save-every", type=int, default=50,
+        help="steps between checkpoints; 0: one at the end")
+    add("--pages-every", type=int, default=20,
+        help="steps between pages that show the credit; 0: none")
+    add("--snapshot-every", type=int, default=0,
+        help="steps between copies of the weights for relex.py; 0: none")
+
+
+def parse(parser, argv=None):
+    """Parse the flags: DEMO's defaults for the tiny model, the run's own with --resume."""
+    args = parser.parse_args(argv)
+    if args.resume:
+        args = settings_of_the_run(parser, argv, args)
+    elif args.model == "tiny":
+        parser.set_defaults(**DEMO)
+        args = parser.parse_args(argv)
+    if args.compile and not args.device.startswith("cuda"):
+        print("--compile is for CUDA cards; this run goes without", file=sys.stderr)
+        args.compile = False
+    if not args.name:
+        model = Path(args.model).resolve() if Path(args.model).is_dir() else Path(args.model)
+        model = run_folder(model)  # a run's checkpoint is called after the run
+        model = re.sub(r"[^\w.-]", "_", model.name).strip(".") or "model"
+        args.name = f"runs/{args.method}-{model}-seed{args.seed}"
+    return args
+
+
+def settings_of_the_run(parser, argv, args):
+    """--resume: the settings are those that the run began with. Raises BadInput for other ones."""
+    method, resume = args.method, args.resume
+    if resume == "latest":
+        resume = latest(method)
+    path = run_folder(resume) / "config.json"
+    try:
+        saved = json.loads(path.read_text())
+        known = {k: v for k, v in vars(args).items() if k in saved and v is not None}
+        odd = [k for k, v in known.items() if type(v) is not type(saved[k])]
+    except (OSError, ValueError, TypeError):
+        raise BadInput(f"--resume {resume}: no readable config.json there, "
+                       "so it is no run's folder.") from None
+    if odd or "method" not in saved:
+        raise BadInput(f"--resume {resume}: {odd or 'method'} in {path} is damaged.")
+
+    parser.set_defaults(**saved)
+    args = parser.parse_args(argv)
+    wrong = differing(saved, {**vars(args), "method": method})
+    if wrong:
+        raise BadInput(f"--resume {resume}: {wrong}; start a new run for other settings.")
+    args.resume = resume
+    return args
+
+
+def check(config):
+    """Raise BadInput for settings that cannot work, before anything is loaded."""
+    if config.group < 2:
+        raise BadInput(f"--group {config.group}: a group of one has no one to be compared with; "
+                       "take 2 or more.")
+    if config.temperature <= 0:
+        raise BadInput(f"--temperature {config.temperature}: greedy rollouts are all alike; "
+                       "take 1.0.")
+    if config.compile and config.checkpointing:
+        raise BadInput("--checkpointing: recordings of --compile keep what they compute; take one.")
+    at_least_one = ("steps", "prompts", "max_new_tokens", "num_iterations",
+                    "tokens_per_microbatch", "eval_samples")
+    at_least_zero = ("lr", "warmup", "clip_low", "clip_high", "kl", "eval_problems", "save_every",
+                     "snapshot_every", "pages_every", "seed", "temperature")
+    least = {**dict.fromkeys(at_least_one, 1), **dict.fromkeys(at_least_zero, 0), "grad_clip": 1e-9}
+    for name, smallest in least.items():
+        value = getattr(config, name)
+        if not smallest <= value < 2**40:  # NaN is not, either
+            raise BadInput(f"--{name.replace('_', '-')} {value}: "
+                           f"must be at least {smallest:g} and below 2^40.")
+    if config.prompts * config.group > 2**20:
+        raise BadInput(f"--prompts {config.prompts} x --group {config.group}: more than a million "
+                       "rollouts a step; take fewer.")

@@ -1,0 +1,59 @@
+"""Where a card's memory goes: estimates before a run, peaks during it. Skip on a first reading."""
+import torch
+
+
+def cache_bytes(config):
+    """Bytes of one token of one row in the KV cache, in bf16."""
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return 4 * config.num_hidden_layers * config.num_key_value_heads * head
+
+
+def recorded_bytes(model):
+    """Bytes that recordings of --compile keep; 0 without."""
+    return model.graphs.held() if "graphs" in vars(model) else 0
+
+
+def free_bytes(model):
+    """Bytes of the card that are free or cached; what recordings of --compile keep is neither."""
+    free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()
+    return free - torch.cuda.memory_allocated() - recorded_bytes(model)
+
+
+def peak_gb(model):
+    """Peak GB (10^9 bytes) since the last call, which it resets; 0 on a CPU. An upper bound: peak
+    allocated and what recordings keep (while one is made, its tensors are in both), or peak
+    reserved, whichever is less."""
+    if model.device.type != "cuda":
+        return 0.0
+    allocated, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+    torch.cuda.reset_peak_memory_stats()
+    return min(allocated + recorded_bytes(model), reserved) / 1e9
+
+
+def memory_estimate(model, config, prompt_tokens):
+    """One line: where the card's memory will go, in GB (10^9 bytes), before any of it is taken."""
+    c = model.config
+    n = sum(p.numel() for p in model.parameters())
+    n_reference = n if config.kl > 0 else 0
+    tokens = prompt_tokens + config.max_new_tokens  # tokens of a row
+    head = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
+    if config.checkpointing:
+        kept = 4 * c.hidden_size
+    else:
+        kept = 34 * c.hidden_size + 12 * c.intermediate_size + 8 * c.num_attention_heads * head
+        kept *= 0.6 if config.compile else 1.0
+    parts = {
+        "weights, gradients, Adam": 16 * n + 4 * n_reference,
+        "bf16 copy": 2 * n,
+        "KV cache": cache_bytes(c) * config.prompts * config.group * tokens,
+        "activations": c.num_hidden_layers * kept * max(tokens, config.tokens_per_microbatch),
+        "logits": 25 * 512 * c.vocab_size,
+    }
+    gb = {name: size / 1e9 for name, size in parts.items()}
+    peak = 18e-9 * n + 4e-9 * n_reference
+    peak += max(gb["KV cache"], gb["activations"] + gb["logits"])
+    free = ""
+    if model.device.type == "cuda":  # the weights are on the card already
+        free = f" of {torch.cuda.mem_get_info()[0] / 1e9 + 4e-9 * n:.1f} free"
+    sizes = ", ".join(f"{name} {size:.1f}" for name, size in gb.items())
+    return f"memory, roughly: {sizes}; peak {peak:.1f} GB{free}"

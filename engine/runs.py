@@ -1,0 +1,227 @@
+r"""What a run is: its folder, its checkpoints, its log and its warnings.
+
+Skip this on a first reading.
+
+A run is a folder, runs/NAME/:
+
+    config.json     every flag, resolved         metrics.jsonl   one line a step
+    checkpoint/     a Hugging Face folder and    samples.jsonl   one group of completions a step
+                    trainer.pt (Adam, step)      summary.json    accuracy before and after
+    snapshots/      step_00010/ ...: fp32 weights for relex.py, with --snapshot-every 10
+
+Checkpoints load wherever AutoModelForCausalLM does; checkpoints.py writes and resumes them.
+--name is a path of yours, absolute or with .. if you say so, and all that a run writes lies in it.
+No path is made of what a model, a data file or a checkpoint says, and an existing folder is never
+written into: the next run of that name is NAME-2.
+
+What we left out, on purpose: trackers, callbacks, YAML, a config object.
+"""
+import hashlib
+import itertools
+import json
+import math
+import sys
+import time
+import warnings
+from pathlib import Path
+
+from engine.checkpoints import (
+    FREE,
+    append,
+    check_room,
+    drop_steps_after,
+    restore,
+    save,
+    snapshot,
+    write,
+)
+from engine.errors import BadInput
+from engine.memory import memory_estimate, peak_gb
+
+# What diagnoses RL, one line a step. Entropy, clipped and gap (sampler's against scorer's
+# log-probs, mean and largest) are of the completions that had a gradient: 0 where none had.
+LOG = ("step {step:4d}  reward {reward:.3f}  informative {informative}/{groups}  "
+       "truncated {truncated:.0%}  length {length:.0f}  entropy {entropy:.3f}  "
+       "clipped {clipped:.1%}  grad {grad_norm:.3f}  "
+       "weight {weight_mean:.2f} [{weight_min:.2f}, {weight_max:.2f}]  "
+       "ess {ess:.2f}  top10 {top10:.0%}  "
+       "gap {gap_mean:.0e}/{gap_max:.0e}  {tokens_per_second:,.0f} tok/s  {peak_gb:.1f} GB  "
+       "{seconds:.1f} s")
+
+# ------------------------------------------------------------------------------ a run
+
+
+class Run:
+    """An open run. `step` is the last whole step; `signal` is set when the run shall stop."""
+
+    def __init__(self, folder, step, settings, config):
+        self.folder = folder
+        self.step = self.saved = step
+        self.settings = settings  # what a checkpoint must agree with
+        self.config = config
+        self.signal = None
+        self.example = None
+        self.warned = {}
+
+    def log(self, metrics, own, rollouts, rewards, weights, rows, vocabulary):
+        """Print a step's metrics, store them and one group of its samples, and warn.
+
+        own: metrics of the method itself, which are printed too. rewards (N, G), weights (B, T),
+        rows: the N problems. vocabulary: V, for the warning on entropy.
+        """
+        more = {**own, **{name: metrics[name] for name in ("fallback",) if name in metrics}}
+        print(LOG.format(**metrics), *(f" {name} {x:.2f}" for name, x in more.items()), flush=True)
+        warn(metrics, weights, self.config, vocabulary, self.warned)
+        append(self.folder / "metrics.jsonl", [metrics])
+        # One whole group: RL is debugged by reading samples.
+        append(self.folder / "samples.jsonl", [
+            {"step": self.step, "problem": rows[0]["problem"], "gold": rows[0]["answer"],
+             "completion": text, "reward": float(reward)}
+            for text, reward in zip(rollouts.texts, rewards[0])])
+        self.example = most_reweighted(rollouts, rewards, weights, rows) or self.example
+
+    def save(self, model, tokenizer, optimizer, last=False):
+        """Write the snapshot and the checkpoint that are due at this step; at the last, both."""
+        every = self.config.snapshot_every
+        if every and self.step % every == 0 and not last:
+            snapshot(self.folder, model, self.step)  # first: a saved step is not done again
+        every = self.config.save_every
+        if self.saved < self.step and (last or every and self.step % every == 0):
+            save(self.folder, model, tokenizer, optimizer, self.step, self.settings)
+            self.saved = self.step
+        if last:
+            self.summarise(step=self.step, example=self.example)
+
+    def summarise(self, **found):
+        """Add to summary.json what is not None; returns all that it holds."""
+        path = self.folder / "summary.json"
+        summary = dict.fromkeys(("step", "before", "after", "example"))
+        if path.exists():
+            summary = json.loads(path.read_text())
+        summary |= {name: value for name, value in found.items() if value is not None}
+        summary["folder"] = str(self.folder)
+        write(path, json.dumps(summary, indent=1))
+        return summary
+
+    def end(self):
+        """Say where everything is. Raises SystemExit where a signal ended the run."""
+        print(f"checkpoint, metrics and samples are in {self.folder}")
+        if self.signal:
+            print(f"stopped after step {self.step}; continue with --resume {self.folder}")
+            raise SystemExit(128 + self.signal)
+
+
+def open_run(config, optimizer, rows, checkpoint=None):
+    """A Run, new or continued from this checkpoint.
+
+    Raises BadInput: a folder that cannot be written, a disk too full, a checkpoint of another run.
+    """
+    asked = json.dumps([[row["id"], row["problem"], row["answer"]] for row in rows])
+    settings = {k: v for k, v in vars(config).items() if k not in FREE}
+    settings["problems"] = hashlib.sha256(asked.encode()).hexdigest()
+    folder, step = Path(config.name), 0
+    if checkpoint:
+        folder = checkpoint.parent
+    else:
+        for i in itertools.count(2):  # never write over an older run
+            if not folder.exists():
+                break
+            folder = Path(f"{config.name}-{i}")
+    try:
+        check_room(folder, optimizer, config.steps // (config.snapshot_every or config.steps + 1))
+        if checkpoint:
+            step = restore(checkpoint, optimizer, settings)
+            for name in ("metrics.jsonl", "samples.jsonl"):
+                drop_steps_after(folder / name, step)
+        else:
+            folder.mkdir(parents=True)
+        write(folder / "config.json", json.dumps(vars(config), indent=1))
+    except OSError as error:
+        raise BadInput(f"--name {folder}: cannot write there ({error.strerror}).") from None
+    return Run(folder, step, settings, config)
+
+
+def print_settings(config, model, tokenizer, prompts, total, longest, stops):
+    """What is about to happen, resolved, before it takes any time. stops: ids, ints."""
+    size = sum(p.numel() for p in model.parameters()) / 1e6
+    print(f"{config.method}: {config.model} ({size:.2f} M parameters) on {model.device}, "
+          f"{config.data} ({total:,} problems)")
+    print("settings:", " ".join(f"{k}={v}" for k, v in sorted(vars(config).items())))
+    print("stopping on:", [tokenizer.decode([i]) for i in stops])
+    print("first prompt:", *map(repr, prompts))
+    print(memory_estimate(model, config, longest))
+
+
+def enable_checkpointing(model):
+    """Switch gradient checkpointing on: Hugging Face models do it in train mode only."""
+    with warnings.catch_warnings():  # transformers 5.24 renamed it; 5.17 has the old name alone
+        warnings.simplefilter("ignore", FutureWarning)
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.train()
+
+
+# ------------------------------------------------------------------------------ one step
+
+
+class Clock:
+    """Seconds and peak memory of one step, and the share of them that sampling took."""
+
+    def __init__(self, model):
+        self.model = model
+        peak_gb(model)  # forgets what came before: loading, evaluating, saving
+        self.start = time.time()
+
+    def sampling_ended(self):
+        """Recordings may go for the sampler and come back: its peak is read alone."""
+        self.sampling_peak = peak_gb(self.model)
+        self.sampled = time.time()
+
+    def metrics(self, rollouts):
+        """The step's, for the log."""
+        seconds = time.time() - self.start
+        return {"tokens_per_second": int(rollouts.lengths.sum()) / seconds, "seconds": seconds,
+                "peak_gb": max(self.sampling_peak, peak_gb(self.model)),
+                "sampling_share": (self.sampled - self.start) / seconds}
+
+
+def warn(metrics, weights, config, vocabulary, seen):
+    """Say what looks wrong in this step's metrics, each thing once; `seen` (dict) remembers.
+
+    weights (B, T) of the step, 0 where nothing was trained; vocabulary: V.
+    """
+    seen["alike"] = 0 if metrics["informative"] else seen.get("alike", 0) + 1
+    on, flat = weights[weights > 0], math.log(vocabulary)  # (tokens,)
+    moved = on[on != 1]  # (tokens,) where the method departs from GRPO
+    trained = metrics["informative"] > 0
+    wrong = {
+        "more than half of the completions are cut off: raise --max-new-tokens":
+            metrics["truncated"] > 0.5,
+        "no group has been informative for 10 steps, so nothing is learned: easier or harder --data"
+        ", or a larger --group": seen["alike"] >= 10,
+        "entropy is near 0, so the rollouts of a group are all alike: lower --lr":
+            trained and metrics["entropy"] < 0.01,
+        f"entropy is near ln V = {flat:.1f}, the policy babbles: lower --lr, or check --model":
+            trained and metrics["entropy"] > 0.9 * flat,
+        r"more than half of the completions have no \boxed{}, and none of those can be rewarded: "
+        "raise --max-new-tokens, or take a --model that follows the prompt": metrics["boxed"] < 0.5,
+        "every weight other than 1 is at a bound: saliency says nothing here, compare with grpo.py":
+            len(moved) > 10 and bool(((moved == on.min()) | (moved == on.max())).all()),
+    }
+    for text, found in wrong.items():
+        if found and text not in seen:
+            seen[text] = True
+            print(f"warning, step {metrics['step']}: {text}.", file=sys.stderr, flush=True)
+
+
+def most_reweighted(rollouts, rewards, weights, rows):
+    """The completion of this step whose weights stray most from 1, for show: a dict of plain lists.
+
+    None if no completion was trained; those of advantage 0 were skipped and have weights 0.
+    """
+    on = rollouts.completion_mask & (weights.sum(1, keepdim=True) > 0)  # (B, T)
+    i = int(((weights - 1).abs() * on).sum(1).argmax())
+    if not on[i].any():
+        return None
+    ids, w = rollouts.completion_ids[i][on[i]].tolist(), weights[i][on[i]].tolist()
+    return {"ids": ids, "weights": w, "problem": rows[i // rewards.shape[1]]["problem"],
+            "reward": float(rewards.flatten()[i])}

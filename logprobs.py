@@ -1,0 +1,162 @@
+r"""What the policy thinks of its rollouts: one forward, log-probabilities of what was sampled.
+
+    forward = forward_pass(model, rollouts, rows, temperature, ...)
+    forward.logprobs                    # (b, T), in the graph: what the loss differentiates
+    forward.embeddings, forward.hidden  # what a credit function may look at
+
+Sampler and scorer must mean the same distribution: same temperature, no cut-offs, log-softmax in
+fp32. The head's logits, (B, T, V), would be the largest tensor of all and never exist: the head
+runs on a few hundred tokens at a time, and again in the backward.
+
+What we left out, on purpose: packing several completions into one row (they are batched by alike
+lengths instead, see grpo.microbatches), value heads, models that scale or cap their logits.
+"""
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from engine import graphs
+
+
+@dataclass
+class Forward:
+    """The live forward of b rows of at most L tokens: what a credit function may look at."""
+    rows: torch.Tensor             # (b,) which of the batch's B rows these are
+    ids: torch.Tensor              # (b, L) prompt, completion, padding
+    position: torch.Tensor         # (b, T) where completion token t stands in the row of L
+    completion_ids: torch.Tensor   # (b, T)
+    completion_mask: torch.Tensor  # (b, T) bool, stop token included
+    logprobs: torch.Tensor         # (b, T) of the completion tokens, 0 on padding, in the graph
+    embeddings: torch.Tensor       # (b, L, H) output of the embedding layer, in the graph
+    hidden: torch.Tensor           # (b, T, H) what the LM head reads where it predicts token t
+    head: torch.nn.Module          # the LM head, H -> V
+    temperature: float = 1.0
+    entropy: torch.Tensor = None   # (b, T) in nats, without gradient
+    hidden_states: tuple = None    # (b, L, H) each: embeddings, block outputs; None if recorded
+    layers: Callable = None        # (b, L, H) -> (b, L, H), from embeddings to what the head reads
+    body: torch.nn.Module = None   # the same as a module, which takes a cache as well
+    version: int = None            # of the recordings it came from, see engine/graphs.py
+    texts: list = None             # b strings
+    sampled: list = None           # b lists of the sampled ids, on the CPU
+    rewards: torch.Tensor = None   # (b,)
+    advantages: torch.Tensor = None  # (b,)
+    signs: list = None             # b of -1, 0, 1: the advantages', on the CPU
+    tokenizer: object = None
+    metrics: dict = field(default_factory=dict)  # what credit wants in the log: name -> (b,)
+
+    def __post_init__(self):
+        if self.signs is None and self.advantages is not None:
+            self.signs = self.advantages.sign().tolist()
+
+
+def scores(logits, y, temperature):
+    """Log-probability of y (M,) and entropy (M,) under the logits (M, V) at this temperature."""
+    # fp32 before the softmax: log-probs taken in bf16 are off by up to 0.004.
+    logits = logits.float() / temperature  # (M, V)
+    normaliser = logits.logsumexp(-1)      # (M,)
+    logprobs = logits.gather(1, y[:, None])[:, 0] - normaliser  # (M,)
+    with torch.no_grad():
+        p = (logits - normaliser[:, None]).exp()     # (M, V)
+        entropy = normaliser - (p * logits).sum(-1)  # (M,)
+    return logprobs, entropy
+
+
+def to_device(values, device):
+    """A tensor of these numbers there, sent without waiting for what the card still has to do."""
+    values = torch.as_tensor(values)
+    waits = device.type == "cuda" and values.device.type == "cpu"
+    return values.pin_memory().to(device, non_blocking=True) if waits else values.to(device)
+
+
+def token_logprobs(hidden, head, ids, mask, temperature=1.0, chunk=512, count=None, fused=None):
+    """log pi(token | what came before) at this temperature, without ever holding (B, T, V).
+
+    hidden (B, T, H) at the positions that PREDICT the tokens ids (B, T), so no shift is left to the
+    caller; mask (B, T) bool. Returns logprobs (B, T) fp32 with gradient and entropy (B, T) without;
+    both 0 off the mask. The head runs on `chunk` tokens at a time and again in the backward. count:
+    how many are on the mask, for a caller that knows; else the card is asked, which is to wait.
+    fused(h, y, temperature): in place of all this (--compile).
+    """
+    def head_on(h, y):
+        return scores(head(h), y, temperature)
+
+    count = int(mask.sum()) if count is None else count
+    on = mask.flatten().int().argsort(descending=True, stable=True)[:count]  # (M,)
+    h = hidden.flatten(0, 1).index_select(0, on)                             # (M, H)
+    y = ids.flatten()[on]                                                    # (M,)
+    if fused:
+        logprobs, entropy = fused(h, y, temperature)  # (M,) each
+    else:
+        parts = []  # (logprobs, entropy) of `chunk` tokens each
+        for i in range(0, max(1, len(y)), chunk):
+            some = h[i:i + chunk], y[i:i + chunk]
+            parts.append(torch.utils.checkpoint.checkpoint(head_on, *some, use_reentrant=False))
+        logprobs, entropy = (torch.cat(part) for part in zip(*parts))  # (M,) each
+    zeros = torch.zeros(ids.shape, device=ids.device)  # (B, T)
+    return zeros.masked_scatter(mask, logprobs), zeros.masked_scatter(mask, entropy)
+
+
+def forward_pass(model, rollouts, rows, temperature=1.0, logprobs=None, **about):
+    """Score completions `rows`, b row numbers, with the policy: one forward, as a Forward.
+
+    logprobs (B, T): the sampler's own, for a caller that needs no gradient; the LM head is then
+    spared, and there is no entropy. about: more of Forward's fields (texts, advantages, ...).
+    """
+    sizes = [rollouts.sizes[int(i)] for i in rows]  # from the CPU: reading the GPU would wait
+    sampled = [rollouts.sampled[int(i)] for i in rows]
+    rows = to_device(rows, rollouts.lengths.device)  # (b,)
+    ids, position, completion_ids, mask = join(rollouts, rows, sizes)
+
+    embeddings = model.get_input_embeddings()(ids)  # (b, L, H)
+    last, hidden_states, layers = run_layers(model, embeddings)  # (b, L, H)
+    predicts = (position - 1)[:, :, None].expand(-1, -1, last.shape[2])  # (b, T, H)
+    hidden = last.gather(1, predicts)  # (b, T, H)
+    head = model.get_output_embeddings()
+
+    entropy = None
+    if logprobs is None:
+        recorded = vars(model).get("graphs")
+        logprobs, entropy = token_logprobs(
+            hidden, head, completion_ids, mask, temperature, count=sum(n for _, n in sizes),
+            fused=recorded and recorded.head)
+    else:
+        logprobs = logprobs[rows, :mask.shape[1]]  # (b, T)
+    return Forward(rows, ids, position, completion_ids, mask, logprobs, embeddings, hidden, head,
+                   temperature, entropy, hidden_states, layers, model.base_model,
+                   graphs.version(model), sampled=sampled, **about)
+
+
+def join(rollouts, rows, sizes):
+    """Prompt and completion of each row, joined: ids (b, L), and position, completion ids and mask,
+    (b, T) each.
+
+    The padding is squeezed out to the right, L = the longest row. No mask is then needed, since
+    causality hides what follows; left padding would make positions that see no key at all, which
+    some PyTorch builds turn into NaN.
+    """
+    T = max(completion for _, completion in sizes)
+    L = max(prompt + completion for prompt, completion in sizes)
+    mask = rollouts.completion_mask[rows, :T]                # (b, T)
+    completion_ids = rollouts.completion_ids[rows, :T]       # (b, T)
+    ids = torch.cat([rollouts.prompt_ids[rows], completion_ids], 1)   # (b, P + T)
+    real = torch.cat([rollouts.prompt_mask[rows], mask], 1)           # (b, P + T)
+    left = real.int().argsort(dim=1, descending=True, stable=True)    # (b, P + T)
+    ids = ids.gather(1, left)[:, :L]                                  # (b, L)
+    prompt_lengths = rollouts.prompt_mask[rows].sum(1, keepdim=True)  # (b, 1)
+    position = prompt_lengths + torch.arange(T, device=ids.device)    # (b, T)
+    position = position.clamp(max=L - 1)  # (b, T) beyond a row's end any position will do
+    return ids, position, completion_ids, mask
+
+
+def run_layers(model, embeddings):
+    """(what the LM head reads (b, L, H), hidden states or None, the layers as a function)."""
+    if "graphs" in vars(model):  # recorded, see engine/graphs.py
+        return model.graphs(embeddings), None, model.graphs
+    body = model.base_model
+
+    def layers(x):  # (b, L, H) -> (b, L, H)
+        return body(inputs_embeds=x, use_cache=False).last_hidden_state
+
+    out = body(inputs_embeds=embeddings, use_cache=False, output_hidden_states=True)
+    return out.last_hidden_state, out.hidden_states, layers
