@@ -309,9 +309,11 @@ def same(run, a, g):
     a, g = x[0], y[0]
     if proportional(run, a, g):
         return True
-    (a_name, a), (g_name, g) = named(run, a), named(run, g)
+    (a_name, a), (g_name, g) = named(run, a), named(run, g, True)
     if a_name and g_name and a_name != g_name:
         return False
+    if a == g:
+        return True
     if real or {"[)", "(]"} & kinds:
         return bool(in_order(run, a, g)) or set_like(g) and same_reals(run, a, g)
     if a_name or g_name:
@@ -333,7 +335,7 @@ def same_values(run, a, g):
     ordered = in_order(run, a, g)
     if ordered is not None:
         return ordered
-    a_base, g_base = BASED.fullmatch("".join(a)), BASED.fullmatch("".join(g))
+    a_base, g_base = based(a), based(g)
     if a_base or g_base:
         if not g_base:
             return False
@@ -389,12 +391,13 @@ def in_order(run, a, g):
     return None
 
 
-def named(run, toks):
-    """(name, value) of x = 5, x = 2 + 3 = 5, x in S; (None, 5) of 2 + 3 = 5; never of 6 = 5."""
+def named(run, toks, gold=False):
+    """(name, value) of x = 5, x = 2 + 3 = 5, x in S; (None, 5) of 2 + 3 = 5; never of 6 = 5.
+    \\sin x = 5 tells what sin x is, in a gold: there the problem asked for it."""
     parts, ops = split(toks, RELATIONS)
     if not ops or ops != ["\\in"] and set(ops) - {"=", "\\approx"}:
         return None, toks
-    names = [is_name(part) for part in parts]
+    names = [is_name(part) or gold and is_function(part) for part in parts]
     if names == [False, True] and ops == ["="]:
         parts, names = parts[::-1], [True, False]
     first = [*names[:-1], False].index(False)  # the first part that is a value
@@ -628,8 +631,7 @@ NUMBER_WORDS = {word: str(k) for k, word in enumerate(
     "zero one two three four five six seven eight nine ten eleven twelve".split())}
 # What is rewritten in the text, in this order; the reason stands beside the pattern.
 REWRITES = [(re.compile(pattern), new) for pattern, new in (
-    (r"\\(?:text)?color\s*\{[a-zA-Z!0-9]{1,20}\}|\\(?:begin|end)\s*\{(?:aligned|align\*?|gathered|"
-     r"equation\*?)\}", " "),                                          # colours and displays
+    (r"\\(?:text)?color\s*\{[a-zA-Z!0-9]{1,20}\}", " "),
     (r"\\\\\s*\[\s*-?[0-9.]+\s*(?:pt|mm|cm|em|ex|in)\s*\]", r"\\\\ "),  # \\[4pt] in matrices
     (r"(?<=[0-9])(?:\{,\s*\}|,?\s*(?:\\!\s*)+,?|(?:\\[,;: ])+)\s*(?=[0-9]{3}(?![0-9]))", ""),
     (r"(?<![0-9.,/^_{])([0-9]{1,3}) (?=[0-9]{3}(?![0-9/.{]))", r"\1"),  # 1 000
@@ -658,6 +660,7 @@ REWRITES = [(re.compile(pattern), new) for pattern, new in (
     (r"(?<![0-9])\.(?=[0-9\\])", "0."),
     (r"(?<=[0-9])\.(?=\s*[/*+)=])", ""),                                 # 3./2
     ("<=", r"\\le "), (">=", r"\\ge "), ("!=", r"\\ne "))]
+DISPLAY = re.compile(r"\\(?:begin|end)\s*\{(?:aligned|align|gathered|equation|split)\*?\}")
 # Mixed numbers: 1\frac12, 1 1/2. The fraction is smaller than 1, and nothing stands before.
 MIXED = re.compile(
     r"(?<![A-Za-z0-9.^_}])([0-9]+)(?:\s*\\[dtc]?frac\s*\{([0-9]+)\}\s*\{?([0-9]+)\}?"
@@ -714,6 +717,8 @@ def read_tokens(text):
     text = re.sub("[^ -~]+", lambda m: re.sub(r"\}[_^]\{", "", "".join(map(spelled, m[0]))),
                   text.replace("\n", " \n "))
     text = re.sub(r"\s*\n\s*(?=\\?[A-Za-z][^\n=]{0,20}=)", " ; ", text)  # an equation on its line
+    if DISPLAY.search(text) and "begin" not in DISPLAY.sub("", text):
+        text = DISPLAY.sub(" ", text).replace("&", " ").replace("\\\\", " ; ")
     text = " ".join(text.split())
     if len(text) > 2 * MAX_CHARS:
         raise Refused("too long")
@@ -786,7 +791,8 @@ def prose(match):
     if text.strip() == "$":
         return "\\dollar "
     text = re.sub(r"\\[A-Za-z]+|[{}$]|\b(?:an?|[Tt]he)\s+(?=[A-Za-z]{2})(?!and|or)", " ", text)
-    if text.strip() in FUNCTIONS - {"sec"} or text.strip() in OF_MANY:
+    unit = text.strip() in ("sec", "arcsec") and "operatorname" not in match[0]
+    if text.strip() in FUNCTIONS and not unit or text.strip() in OF_MANY:
         return f"\\{text.strip()} "
     return re.sub(r"(?:[A-Za-z]\.){2,}|[A-Za-z]+", lambda m: f' "{m[0].replace(".", "")} ', text)
 
@@ -817,19 +823,19 @@ REAL = {INFINITY, "\\setR", "\\ne", *FLIPPED, *SETS}
 OPENERS, CLOSERS = set(r"( [ { \{ \lfloor \lceil".split()), set(r") ] } \} \rfloor \rceil".split())
 GREEK = set(r"""\alpha \beta \gamma \delta \epsilon \zeta \eta \theta \iota \kappa \lambda \mu \nu
     \xi \rho \sigma \tau \phi \chi \psi \omega \Gamma \Delta \Theta \Lambda \Xi \Sigma \Phi \Psi
-    \Omega \ell \ddt""".split())
+    \Omega \ell \ddt \triangle \angle""".split())
 # What may stand before "=": x, a_1, f(x), f^{-1}(x), AB, |AB|, NO/BO, (x, y), [x]_B, Area.
 NAME = re.compile(
     r"(?!(e|i|\\pi)$)(m )?(\\(angle|triangle|abs|Delta|partial|nabla|det|dim|deg) (\{ )?)?"
-    r"([A-Za-z]|\\|\x22)[^ (),;]*( \})?( \^ \{ - 1 \})?( \( -?[^-+*/^=]* \))?"
+    r"([A-Za-z]|\\|\x22)[^ (),;]*( \})?( \^ \{ - 1 \})?( \( -?[^-+*/^]* \))?"
     r"|(m )?(\\(angle|triangle|overline|vec|abs) (\{ )?)?[A-Z]( [A-Z])+( \})?"
     r"|\( \S+( , \S+)+ \)|[A-Za-z]\S*( : [A-Za-z]\S*)+|\x22\S+( \x22\S+){1,3}"
-    r"|\\frac( \{ [A-Zd][ A-Za-z]* \}){2}|\[ [A-Za-z] \] _ (\{ )?[A-Za-z]( \})?")
+    r"|\\frac( \{ [A-Zd][ A-Za-z]* \}){2}|\[ (\{ )?[A-Za-z]( \})? \] _ (\{ )?[A-Za-z]( \})?")
 CHOICE = re.compile(  # C, (C), C. 42, and what follows; operators, or another choice, may not
     r"(?:\x22(?:option|choice|answer))?(?P<letter>\(\x22?[a-j]\)|(?-i:[A-J])[).:]|(?-i:[A-J])$"
     r"|\x22[a-j]$)(?P<rest>(?![-+*/=<>^|(,&!;\\]|\x22and|\x22or)"
     r"(?!.*\([A-J]\)|.*\x22(?:not|wrong|incorrect|false|never|neither|isn)\b).*)", re.I | re.S)
-BASED = re.compile(r"(\x22?[0-9A-Za-z]+)_([0-9]+)")
+BASED = re.compile(r"([0-9A-F]*[0-9][0-9A-F]*|\x22?[A-F]{2,})_([0-9]+)")
 CURRENCY = {"\\dollar": "$", "\\euro": "euro", "\\sterling": "lb", "\\yen": "yen"}
 UNIT_TOKENS = {"%": "%", "°": "°", "\\Omega": "ohm", "\\AA": "angstrom", **CURRENCY}
 UNIT_MARKS = {"/", "*", "^", "{", "}", "(", ")", "-", "C", "F", "\\frac"}
@@ -928,6 +934,10 @@ def is_name(part):
     return bool(NAME.fullmatch(text)) and not words & NOT_UNITS
 
 
+def is_function(part):
+    return part[:1] != () and part[0][1:] in FUNCTIONS and is_name(part[1:])
+
+
 def name_before(part):
     parts, ops = split(part, RELATIONS)
     return parts[0] if ops[:1] == ["="] and is_name(parts[0]) else None
@@ -959,6 +969,11 @@ def without_prose(toks):
     kind, inside = bracket(toks)
     named_members = kind in ("[]", "()") and all("=" in part for part in split(inside, ",")[0])
     return inside if named_members else toks
+
+
+def based(toks):
+    """The digits and the base of 101_2, AB_{16}."""
+    return BASED.fullmatch("".join(toks)) if "_" in toks[-1] else None
 
 
 def chosen(toks):
@@ -1057,7 +1072,7 @@ def closing(toks, at):
 
 LEVEL = {"+": 6, "-": 6, "\\over": 6, "\\choose": 6, "*": 7, "/": 7, "%": 7, "^": 9, "!": 9, "°": 9,
          **dict.fromkeys(("", *CLOSERS, ",", ";", "&", "\\\\", *RELATIONS), 0)}
-APPLIED = set("fghFGH")  # f(x) is a function's value; of other letters, only I(0) is
+APPLIED = set("fg")  # f(x) is a function's value; of other letters, only I(0) is
 
 
 @lru_cache(maxsize=2048)
@@ -1439,7 +1454,7 @@ class Calculator:
     def factorial(self, tree, step):
         x = self.scalar(tree)
         if x == self.mp.nint(self.mp.re(x)) and 0 <= x:
-            if x * self.mp.log(x + 1, 2) > 2 * MAX_BITS:
+            if x > MAX_BITS or x * math.log2(x + 1) > 2 * MAX_BITS:
                 raise Refused("too large a factorial")
             self.costly()
             return self.mp.mpf(math.prod(range(int(x), 0, -step)))
@@ -1449,7 +1464,7 @@ class Calculator:
         n, k = self.scalar(top), self.scalar(bottom)
         if n == self.mp.nint(self.mp.re(n)) and k == self.mp.nint(self.mp.re(k)) and 0 <= k <= n:
             k = min(k, n - k)
-            if n > 1e12 or min(n, k * self.mp.log(n + 1, 2)) > MAX_BITS:
+            if n > 1e12 or min(n, k * math.log2(n + 1)) > MAX_BITS:
                 raise Refused("too large a binomial")
             self.costly()
             return self.mp.mpf(math.comb(int(n), int(k)))
@@ -1470,7 +1485,7 @@ class Calculator:
         if x == 0:
             return x if mp.re(e) > 0 else refuse("0 to such a power")
         self.costly(2)
-        if abs(e) * abs(mp.ln(abs(x))) > MAX_BITS or abs(e) > 2 ** MAX_BITS:
+        if mp.mag(e) > 60 or abs(e) * abs(log2(mp, abs(x))) > MAX_BITS:
             raise Refused("too large a power")
         for q in (3, 5, 7):  # (-8)^{1/3} is -2
             p = int(mp.nint(mp.re(e) * q))
@@ -1486,6 +1501,12 @@ class Calculator:
             raise Refused("such a power")
         self.run.spend(8 * x.rows ** 3 * (1 + self.mp.prec // 1000))
         return x ** int(e)
+
+
+def log2(mp, x):
+    """About: the full precision would cost more than the power whose size it bounds."""
+    mag = mp.mag(x)
+    return mag + math.log2(mp.ldexp(x, -mag))
 
 
 def norm(x):
