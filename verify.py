@@ -409,7 +409,8 @@ def named(run, toks, gold=False):
     steps = [part for part in values[:-1] if has_letters(values[-1]) or not has_letters(part)]
     if not all(same(run, part, values[-1]) for part in steps):
         raise Refused("not equal")
-    return parts[0] if first else None, values[-1]
+    name = tuple(tok for tok in parts[0] if tok not in ("{", "}"))
+    return name if first else None, values[-1]
 
 
 def proportional(run, a, g):
@@ -446,7 +447,7 @@ def equal(run, a, g, scaled=False):
 def equal_at(calculator, left, right, point, letters, scaled):
     """Are two trees equal at this point? None if the point tells nothing."""
     calculator.size = 0
-    for bits in (200, 700):
+    for bits in (200, 400 if letters else 700):
         if letters and calculator.size > 3000:
             return None  # too large a point
         bits, calculator.peak = bits + 2 * calculator.size, 0
@@ -542,6 +543,8 @@ def interval(calculator, kind, inside, point):
     low, high = (calculator.place(end, point) for end in split(inside, SEPARATORS)[0])
     if kind not in ("()", "[)", "(]", "[]"):
         raise Refused("no interval")
+    if kind[0] == "[" and low == -math.inf or kind[1] == "]" and high == math.inf:
+        raise Refused("infinity is no number")
     if not calculator.letters and (low > high or low == high and kind != "[]"):
         raise Refused("an empty interval")
     return set(), {low, high}, lambda x: (
@@ -556,11 +559,13 @@ def combined(calculator, parts, found, point):
     names, ends, test = reals(calculator, parts[0], point)
     last = parts[0]
     for op, part in zip(found, parts[1:]):
-        if op in SEPARATORS and RELATIONS & {*last} and not RELATIONS & {*part}:
+        if op in SEPARATORS and last[1:2] in (("\\ne",), ("=",)) and not RELATIONS & {*part}:
             part = last[:2] + part  # x \ne 1, 4
         last = part
         more, more_ends, right = reals(calculator, part, point)
         names, ends = names | more, ends | more_ends
+        if len(names) > 1:
+            raise Refused("two variables")
         calculator.run.spend(1 + len(ends))
         both = any(test(x) and right(x) for x in probes(ends))
         if op in (",", ";") and both and not more:
@@ -646,6 +651,7 @@ REWRITES = [(re.compile(pattern), new) for pattern, new in (
     (r"\^\s*(?:\\circ|\{\s*\\circ\s*\})", "° "),
     (r"\\([|%])", r"\1"),
     (r"\^\s*\{\s*T\s*\}", "^T"),
+    (r"\\mu\s*\\(?:text|mathrm)\s*\{", r"\\text{micro "),
     (r"\\mathbb\s*\{?\s*([A-Z])\s*\}?", r"\\set\1 "),
     (r"-\s*\\\{", r"\\setminus \\{"),
     (r"\\(?:hat|vec)\s*\{\s*(?:\\mathbf\s*)?\{?\s*\\?([ijk])(?:math)?\s*\}?\s*\}", r" \1 "),
@@ -820,7 +826,8 @@ HOLDS = {"<": operator.lt, "\\le": operator.le, ">": operator.gt, "\\ge": operat
          "\\ne": operator.ne, "=": operator.eq}
 RELATIONS = {"\\approx", "\\in", *HOLDS}
 REAL = {INFINITY, "\\setR", "\\ne", *FLIPPED, *SETS}
-OPENERS, CLOSERS = set(r"( [ { \{ \lfloor \lceil".split()), set(r") ] } \} \rfloor \rceil".split())
+CLOSES = {"(": ")", "[": "]", "{": "}", "\\{": "\\}", "\\lfloor": "\\rfloor", "\\lceil": "\\rceil"}
+OPENERS, CLOSERS = set(CLOSES), set(CLOSES.values())
 GREEK = set(r"""\alpha \beta \gamma \delta \epsilon \zeta \eta \theta \iota \kappa \lambda \mu \nu
     \xi \rho \sigma \tau \phi \chi \psi \omega \Gamma \Delta \Theta \Lambda \Xi \Sigma \Phi \Psi
     \Omega \ell \ddt \triangle \angle""".split())
@@ -1208,13 +1215,13 @@ class Parser:
         found = [self.expression(0)]
         while self.take(",", ";"):
             found.append(self.expression(0))
-        if not self.take(*CLOSERS):
+        if not self.take(CLOSES[opener]):
             raise Refused(f"{opener} is not closed")
         return found
 
     def bracketed(self, tok):
         tree = self.expression(0)
-        if not self.take(*{"{": "}"}.get(tok, CLOSERS)):
+        if not self.take(CLOSES[tok]):
             raise Refused(f"{tok} is not closed")
         if tok in ("(", "[", "{"):
             return tree
