@@ -310,7 +310,7 @@ def same(run, a, g):
     if proportional(run, a, g):
         return True
     (a_name, a), (g_name, g) = named(run, a), named(run, g, True)
-    if a_name and g_name and a_name != g_name:
+    if a_name and g_name and not (a_name <= g_name or g_name <= a_name):
         return False
     if a == g:
         return True
@@ -405,18 +405,30 @@ def named(run, toks, gold=False):
         return None, toks
     about = (ops + ["\\approx"]).index("\\approx", first)
     values = parts[first:1 + about]
+    last = values[-1]
     # The steps of a chain must agree. One with letters left may lead to a number, not to a formula.
-    steps = [part for part in values[:-1] if has_letters(values[-1]) or not has_letters(part)]
-    if not all(same(run, part, values[-1]) for part in steps):
+    steps = [part for part in values[:-1]
+             if has_letters(last) or has_words(part) or not has_letters(part)]
+    if not all(same(run, part, last) for part in steps):
         raise Refused("not equal")
-    name = tuple(tok for tok in parts[0] if tok not in ("{", "}"))
-    return name if first else None, values[-1]
+    if not gold and not all(near(run, part, last) for part in parts[1 + about:]):
+        raise Refused("not nearly equal")
+    found = {tuple(tok for tok in part if tok not in ("{", "}")) for part in parts[:first]}
+    return found or None, last
+
+
+def near(run, decimal, toks):
+    """Does \\approx hold, to a unit in the last place?"""
+    calculator = Calculator(run)
+    x, y = (calculator.value_of(parsed(unit(part)[0])[0], 0, 200) for part in (decimal, toks))
+    places = len("".join(unit(decimal)[0]).partition(".")[2])
+    return not is_matrix(x) and not is_matrix(y) and abs(x - y) * 10 ** places <= 1
 
 
 def proportional(run, a, g):
     """Are two equations or inequalities the same up to a constant factor: 2x < 6 and x < 3?"""
     (a, x), (g, y) = split(a, RELATIONS), split(g, RELATIONS)
-    if [len(x), len(y)] != [1, 1] or y[0] not in (x[0], FLIPPED.get(x[0])) or x[0] == "\\in":
+    if [len(x), len(y)] != [1, 1] or y[0] not in (x[0], FLIPPED.get(x[0])) or x[0] not in HOLDS:
         return False
     a, g = (left + ("-", "(") + right + (")",) for left, right in (a, g))
     calculator = Calculator(run)
@@ -528,7 +540,8 @@ def reals(calculator, toks, point):
     parts, found = split(inside, ("|", ":"))
     if kind == "{}" and found:  # {x | x > 2}, {x in R : x > 2}
         head = parts[0] + ('"and',) if len(parts[0]) > 1 else ()
-        return (set(), *reals(calculator, head + parts[1], point)[1:])
+        names, ends, test = reals(calculator, head + parts[1], point)
+        return (set(), ends, test) if names <= {parts[0][:1]} else refuse("another variable")
     if toks == ("\\setR",):
         return set(), set(), lambda x: True
     if kind in ("{}", ""):
@@ -1049,6 +1062,8 @@ def add_units(powers, toks, sign):
                 word, at = "°" + toks[at].strip('"'), at + 1
             exponent = re.match(r"\^ (?:\{ )?(- )?([0-9])(?: \})?(?: |$)", " ".join(toks[at:at + 5]))
             if exponent:
+                if exponent[2] == "0":
+                    return False
                 power = int(exponent[2]) * (-1 if exponent[1] else 1)
                 at += len(exponent[0].split())
             for name, factor in zip(SPEEDS.get(word, (word,)), (1, -1)):
@@ -1197,7 +1212,7 @@ class Parser:
             raise Refused(f"cannot read {tok or 'the end'}")
         if name in ("pi", "e", "i") and (name == "pi") == (tok[0] == "\\"):
             return ("constant", name)
-        if tok == "\\unclear" or tok in REAL:
+        if tok == "\\unclear" or tok in REAL or tok in CURRENCY:
             raise Refused(f"cannot read {tok}")
         self.letters = True
         ahead = self.toks[self.at:self.at + 4]
