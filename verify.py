@@ -70,15 +70,20 @@ class Run:
     """One comparison: the steps it has left, and how it came to its verdict."""
 
     def __init__(self, fuel):
-        self.fuel = fuel
-        self.until = time.thread_time() + MAX_SECONDS
+        self.fuel, self.calls, self.until = fuel, 0, 0
         self.how = "structure"
 
     def spend(self, steps):
         self.fuel -= steps
-        # The thread's own time: a busy machine must not change a verdict. No signal is needed.
-        if self.fuel < 0 or time.thread_time() > self.until:
+        self.calls += 1
+        if self.fuel < 0:
             raise OutOfFuel
+        if self.calls % 64 == 0 or steps > 300:  # to ask for the time costs more than a step
+            # The thread's own time: a busy machine must not change a verdict. No signal is needed.
+            now = time.thread_time()
+            self.until = self.until or now + MAX_SECONDS
+            if now > self.until:
+                raise OutOfFuel
 
 
 # ---- the verdict
@@ -130,8 +135,8 @@ class Verdicts(list):
 
 
 def verify_all(pairs, workers=2, timeout=5.0, strict=False):
-    """Verdicts in the order of the pairs (completion, gold) or triples (..., question). Most work is
-    done here; what takes too many steps goes to a process that is killed after so many seconds."""
+    """Verdicts in the order of the pairs (completion, gold) or triples (..., question). Most work
+    is done here; what takes too many steps goes to a process that is killed after a time."""
     pairs, verdicts, hard, start = list(pairs), Verdicts(), {}, time.monotonic()
     for k, (completion, gold, *question) in enumerate(pairs):
         try:
@@ -301,7 +306,7 @@ def same(run, a, g):
     if "{}" in kinds and not real:
         return same_braces(run, a, g)
     x, y = members(a), members(g)
-    if (len(x), len(y)) != (1, 1):
+    if len(x) != 1 or len(y) != 1:
         if same_members(run, x, y):
             return True
         return bool(real) and set_like(g) and same_reals(run, a, g)
@@ -647,38 +652,48 @@ ALIAS = {name: names.split()[0].strip("_") for names in r"""\frac dfrac tfrac cf
     notag nonumber""".split(";") for name in names.split()[1:]}
 NUMBER_WORDS = {word: str(k) for k, word in enumerate(
     "zero one two three four five six seven eight nine ten eleven twelve".split())}
-# What is rewritten in the text, in this order; the reason stands beside the pattern.
-REWRITES = [(re.compile(pattern), new) for pattern, new in (
-    (r"\\(?:text)?color\s*\{[a-zA-Z!0-9]{1,20}\}", " "),
-    (r"\\\\\s*\[\s*-?[0-9.]+\s*(?:pt|mm|cm|em|ex|in)\s*\]", r"\\\\ "),  # \\[4pt] in matrices
-    (r"(?<=[0-9])(?:\{,\s*\}|,?\s*(?:\\!\s*)+,?|(?:\\[,;: ])+)\s*(?=[0-9]{3}(?![0-9]))", ""),
-    (r"(?<![0-9.,/^_{])([0-9]{1,3}) (?=[0-9]{3}(?![0-9/.{]))", r"\1"),  # 1 000
-    (r"\\\$", r"\\dollar "),
-    (r"\\(?:left|right)\s*\.|(?<!\\)\\[][(),;:!> ]|[~$`\x22]", " "),    # spaces, and " is ours
-    (r"(?<=[0-9)}])!=(?!=)", "! = "),                                   # 5!=120
-    (r"(\\[dtc]?(?:frac|binom))\s*([0-9])\s*([0-9])", r"\1{\2}{\3}"),   # \frac12
-    (r"\*\*", "^"),
-    (r"(\\[dtc]?(?:frac|binom))\s*([0-9])(?=\s*[{\\a-z])", r"\1{\2}"),
-    (r"\\\\\s*(?=\\end)", ""),
-    (r"\\frac\s*\{\s*d\s*([A-Za-z])\s*\}\s*\{\s*d\s*([A-Za-z])\s*\}", r"\\ddt_{\1\2}"),   # dy/dx
-    (r"\^\s*(?:\\circ|\{\s*\\circ\s*\})", "° "),
-    (r"\\([|%])", r"\1"),
-    (r"\^\s*\{\s*T\s*\}", "^T"),
-    (r"\\mu\s*\\(?:text|mathrm)\s*\{", r"\\text{micro "),
-    (r"\\mathbb\s*\{?\s*([A-Z])\s*\}?", r"\\set\1 "),
-    (r"-\s*\\\{", r"\\setminus \\{"),
-    (r"\\(?:hat|vec)\s*\{\s*(?:\\mathbf\s*)?\{?\s*\\?([ijk])(?:math)?\s*\}?\s*\}", r" \1 "),
-    (r"\\(?:hat|vec)\s*\\?([ijk])(?:math)?(?![A-Za-z])", r" \1 "),      # the unit vectors
-    (r"\\text\s*\{\s*if\s*\}|,\s*(?=&)|\\[hv]space\*?\{[^{}]*\}|(?<=n\{array\})\{[^{}]*\}", " "),
-    (r"\\text\s*\{\s*all real(?:s| numbers)\.?\s*\}|\ball real(?:s| numbers)\b", r"\\setR "),
-    (r"([(,[])\s*\+", r"\1"),
-    (r"\^\s*\{?\s*\\prime\s*\}?", "'"),
-    (r"(?:\\text\s*)?\{?\binfinity\b\}?", r"\\infty "),
-    (r"_\s*\{\s*\(\s*([0-9]+)\s*\)\s*\}", r"_{\1}"),                     # 4210_{(5)}
-    (r"\(\s*([0-9A-F]+)\s*\)\s*_", r"\1_"),                              # (4210)_5
-    (r"(?<![0-9])\.(?=[0-9\\])", "0."),
-    (r"(?<=[0-9])\.(?=\s*[/*+)=])", ""),                                 # 3./2
-    ("<=", r"\\le "), (">=", r"\\ge "), ("!=", r"\\ne "))]
+# What is rewritten in the text, in this order.
+# Each: a piece without which it cannot apply (quick to look for), the pattern, what comes instead.
+REWRITES = [(piece, re.compile(pattern), new) for piece, pattern, new in (
+    ("color", r"\\(?:text)?color\s*\{[a-zA-Z!0-9]{1,20}\}", " "),
+    ("\\\\", r"\\\\\s*\[\s*-?[0-9.]+\s*(?:pt|mm|cm|em|ex|in)\s*\]", r"\\\\ "),  # \\[4pt]
+    # thousands: 1{,}000, 1\,000, 1,\!000 and 1 000
+    ("", r"(?<=[0-9])(?:\{,\s*\}|,?\s*(?:\\!\s*)+,?|(?:\\[,;: ])+)\s*(?=[0-9]{3}(?![0-9]))", ""),
+    (" ", r"(?<![0-9.,/^_{])([0-9]{1,3}) (?=[0-9]{3}(?![0-9/.{]))", r"\1"),
+    ("\\$", r"\\\$", r"\\dollar "),
+    # spaces; the character " is ours
+    ("", r"\\(?:left|right)\s*\.|(?<!\\)\\[][(),;:!> ]|[~$`\x22]", " "),
+    ("!=", r"(?<=[0-9)}])!=(?!=)", "! = "),  # 5!=120
+    # \frac12 and \frac1{2}
+    ("\\", r"(\\[dtc]?(?:frac|binom))\s*([0-9])\s*([0-9])", r"\1{\2}{\3}"),
+    ("**", r"\*\*", "^"),
+    ("\\", r"(\\[dtc]?(?:frac|binom))\s*([0-9])(?=\s*[{\\a-z])", r"\1{\2}"),
+    ("\\end", r"\\\\\s*(?=\\end)", ""),
+    ("\\frac", r"\\frac\s*\{\s*d\s*([A-Za-z])\s*\}\s*\{\s*d\s*([A-Za-z])\s*\}", r"\\ddt_{\1\2}"),
+    ("\\circ", r"\^\s*(?:\\circ|\{\s*\\circ\s*\})", "° "),
+    ("\\", r"\\([|%])", r"\1"),
+    ("T", r"\^\s*\{\s*T\s*\}", "^T"),
+    ("\\mu", r"\\mu\s*\\(?:text|mathrm)\s*\{", r"\\text{micro "),
+    ("\\mathbb", r"\\mathbb\s*\{?\s*([A-Z])\s*\}?", r"\\set\1 "),
+    ("\\{", r"-\s*\\\{", r"\\setminus \\{"),
+    # the unit vectors: \hat{\mathbf{i}}, \vec{i}, \hat\imath
+    ("\\", r"\\(?:hat|vec)\s*\{\s*\\mathbf\s*\{\s*([ijk])\s*\}\s*\}", r" \1 "),
+    ("\\", r"\\(?:hat|vec)\s*\{\s*(?:\\mathbf\s*)?\\?([ijk])(?:math)?\s*\}", r" \1 "),
+    ("\\", r"\\(?:hat|vec)\s*\\?([ijk])(?:math)?(?![A-Za-z])", r" \1 "),
+    ("\\text", r"\\text\s*\{\s*if\s*\}", " "),
+    ("\\", r",\s*(?=&)|\\[hv]space\*?\{[^{}]*\}|(?<=n\{array\})\{[^{}]*\}", " "),
+    ("all", r"\\text\s*\{\s*all real(?:s| numbers)\.?\s*\}|\ball real(?:s| numbers)\b", r"\\setR "),
+    ("+", r"([(,[])\s*\+", r"\1"),
+    ("\\prime", r"\^\s*\{?\s*\\prime\s*\}?", "'"),
+    ("infinity", r"(?:\\text\s*)?\{?\binfinity\b\}?", r"\\infty "),
+    # bases: 4210_{(5)}, (4210)_5
+    ("_", r"_\s*\{\s*\(\s*([0-9]+)\s*\)\s*\}", r"_{\1}"),
+    ("_", r"\(\s*([0-9A-F]+)\s*\)\s*_", r"\1_"),
+    (".", r"(?<![0-9])\.(?=[0-9\\])", "0."),
+    (".", r"(?<=[0-9])\.(?=\s*[/*+)=])", ""),  # 3./2
+    ("<=", "<=", r"\\le "),
+    (">=", ">=", r"\\ge "),
+    ("!=", "!=", r"\\ne "))]
 DISPLAY = re.compile(r"\\(?:begin|end)\s*\{(?:aligned|align|gathered|equation|split)\*?\}")
 # Mixed numbers: 1\frac12, 1 1/2. The fraction is smaller than 1, and nothing stands before.
 MIXED = re.compile(
@@ -733,6 +748,8 @@ def tokens(text):
 def read_tokens(text):
     if len(text) > MAX_CHARS:
         raise Refused("too long")
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
+        return (text,)
     text = re.sub("[^ -~]+", lambda m: re.sub(r"\}[_^]\{", "", "".join(map(spelled, m[0]))),
                   text.replace("\n", " \n "))
     text = re.sub(r"\s*\n\s*(?=\\?[A-Za-z][^\n=]{0,20}=)", " ; ", text)  # an equation on its line
@@ -741,8 +758,9 @@ def read_tokens(text):
     text = " ".join(text.split())
     if len(text) > 2 * MAX_CHARS:
         raise Refused("too long")
-    for pattern, new in REWRITES:
-        text = pattern.sub(new, text)
+    for piece, pattern, new in REWRITES:
+        if piece in text:
+            text = pattern.sub(new, text)
     text = MIXED.sub(mixed, BASE_WORD.sub(base_in_digits, text))
     text = RUN.sub(run_of_letters, TEXT.sub(prose, REPEATING.sub(
         repeating, text.replace("}\\dot{", ""))))
@@ -881,6 +899,8 @@ def refuse(reason):
 
 def split(toks, separators):
     """The parts of the tokens between separators outside of brackets, and these separators."""
+    if {*separators}.isdisjoint(toks):
+        return [tuple(toks)], []
     cuts, depth = [-1], 0
     for at, tok in enumerate(toks):
         depth += (tok in OPENERS or tok[:6] == "\\begin") - (tok in CLOSERS or tok[:4] == "\\end")
@@ -921,6 +941,8 @@ def members(toks):
 
 def readings(part):
     """Every \\pm as + and as -; \\mp is the opposite of the first \\pm."""
+    if "\\pm" not in part and "\\mp" not in part:
+        return [part]
     free = [k for k, tok in enumerate(part) if tok == "\\pm"]
     free = free or [k for k, tok in enumerate(part) if tok == "\\mp"][:1]
     if len(free) > 3:
@@ -1060,7 +1082,8 @@ def add_units(powers, toks, sign):
                 return False
             if tok == "°" and toks[at:at + 1] in (("C",), ("F",), ('"C',), ('"F',)):
                 word, at = "°" + toks[at].strip('"'), at + 1
-            exponent = re.match(r"\^ (?:\{ )?(- )?([0-9])(?: \})?(?: |$)", " ".join(toks[at:at + 5]))
+            ahead = " ".join(toks[at:at + 5])
+            exponent = re.match(r"\^ (?:\{ )?(- )?([0-9])(?: \})?(?: |$)", ahead)
             if exponent:
                 if exponent[2] == "0":
                     return False
@@ -1092,8 +1115,8 @@ def closing(toks, at):
 
 # ---- a parser by precedence climbing: tokens to a tree of tuples (kind, ...)
 
-LEVEL = {"+": 6, "-": 6, "\\over": 6, "\\choose": 6, "*": 7, "/": 7, "%": 7, "^": 9, "!": 9, "°": 9,
-         **dict.fromkeys(("", *CLOSERS, ",", ";", "&", "\\\\", *RELATIONS), 0)}
+LEVEL = {"+": 6, "-": 6, "\\over": 6, "\\choose": 6, "*": 7, "/": 7, "%": 7, "^": 9, "!": 9,
+         "°": 9, **dict.fromkeys(("", *CLOSERS, ",", ";", "&", "\\\\", *RELATIONS), 0)}
 APPLIED = set("fg")  # f(x) is a function's value; of other letters, only I(0) is
 
 
@@ -1280,8 +1303,8 @@ def joined_tree(kind, left, right):
     return (kind, [left, right])
 
 
-# ---- a calculator of trees. It fails closed: each step costs fuel by the size of what it makes, and
-# no value may be infinite, no number, or too large.
+# ---- a calculator of trees. It fails closed: each step costs fuel by the size of what it makes,
+# and no value may be infinite, no number, or too large.
 
 LOCAL = threading.local()
 
@@ -1309,12 +1332,13 @@ class Calculator:
         self.run.spend(1 + self.mp.prec ** 2 // 30_000_000)
         x = getattr(self, tree[0])(*tree[1:])
         for entry in x if is_matrix(x) else (x,):
-            if not self.mp.isfinite(entry):
+            if isinstance(entry, self.mp.mpc) and not self.mp.isfinite(entry):
                 raise Refused("not finite")
             if entry:
-                self.size = max(self.size, abs(self.mp.mag(entry)))
-        if self.size > MAX_BITS:
-            raise Refused("too large a number")
+                bits = abs(self.mp.mag(entry))  # infinite, or no number, if x is
+                if not bits <= MAX_BITS:
+                    raise Refused("too large a number, or none")
+                self.size = max(self.size, bits)
         return x
 
     def costly(self, times=1):
@@ -1330,10 +1354,8 @@ class Calculator:
             return False
         if is_matrix(x) and (x.rows, x.cols) != (y.rows, y.cols):
             return False
-        pairs = zip(x, y) if is_matrix(x) else ((x, y),)
-        largest = max(map(abs, [*x, *y] if is_matrix(x) else (x, y)))
-        tolerance = max(largest, self.peak) * self.mp.mpf(2) ** (60 - bits)
-        return all(abs(p - q) <= tolerance for p, q in pairs)
+        gap = norm(x - y)
+        return gap <= self.mp.ldexp(max(norm(x), norm(y), self.peak), 60 - bits)
 
     def place(self, toks, point):
         """A real number in units of 2^-140, as an integer, so that equal end points are equal."""
@@ -1354,7 +1376,7 @@ class Calculator:
         if len(text.lower().partition("e")[2]) > 5:
             raise Refused("too large a number")
         self.size = max(self.size, 4 * len(text))
-        return self.mp.mpf(text)
+        return self.mp.mpf(int(text) if text.isdigit() and len(text) < 16 else text)
 
     def constant(self, name):
         return {"e": +self.mp.e, "i": self.mp.mpc(0, 1), "pi": +self.mp.pi}[name]
@@ -1507,11 +1529,12 @@ class Calculator:
         if x == 0:
             return x if mp.re(e) > 0 else refuse("0 to such a power")
         self.costly(2)
-        if mp.mag(e) > 60 or abs(e) * abs(log2(mp, abs(x))) > MAX_BITS:
+        if mp.mag(e) > 60 or abs(e) > MAX_BITS / (abs(mp.mag(x)) + 1) and (
+                abs(e) * abs(log2(mp, abs(x))) > MAX_BITS):
             raise Refused("too large a power")
-        for q in (3, 5, 7):  # (-8)^{1/3} is -2
+        for q in (3, 5, 7) if mp.im(x) == 0 > mp.re(x) else ():  # (-8)^{1/3} is -2
             p = int(mp.nint(mp.re(e) * q))
-            if mp.im(x) == 0 > mp.re(x) and p % q and abs(e * q - p) < mp.mpf(2) ** (60 - mp.prec):
+            if p % q and abs(e * q - p) < mp.mpf(2) ** (60 - mp.prec):
                 return mp.power(-x, e) * (-1) ** p
         return mp.power(x, e)
 
