@@ -767,8 +767,12 @@ def read_tokens(text):
     text = re.sub(r"\|((?:(?!\\[{}]|\\[lgn]e\b)[^|<>=,])+)\|", r"\\abs{\1}", text)
     text = GROUPED.sub(lambda m: m[1].replace(",", "") if m[1] else m[0], text)
     text = trimmed(QUALIFIER.sub("", text) or text)
-    return tuple(tok if re.match(r"\\begin|\\end|..?$", tok) else re.sub(r"[{}\s]", "", tok)
+    toks = tuple(tok if re.match(r"\\begin|\\end|..?$", tok) else re.sub(r"[{}\s]", "", tok)
                  for tok in TOKEN.findall(text))
+    depths = itertools.accumulate((tok in OPENERS) - (tok in CLOSERS) for tok in toks)
+    if max(depths, default=0) > 60:
+        raise Refused("nested too deeply")
+    return toks
 
 
 def trimmed(text):
@@ -906,8 +910,6 @@ def split(toks, separators):
         depth += (tok in OPENERS or tok[:6] == "\\begin") - (tok in CLOSERS or tok[:4] == "\\end")
         if depth == 0 and tok in separators:
             cuts.append(at)
-        if depth > 60:
-            raise Refused("nested too deeply")
     parts = [tuple(toks[i + 1:j]) for i, j in zip(cuts, cuts[1:] + [len(toks)])]
     return parts, [toks[at] for at in cuts[1:]]
 
