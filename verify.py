@@ -730,6 +730,7 @@ UNITS = {name: names.split()[0] for names in """cm centimeter|m meter|mm millime
     kilogram|g gram|in inch inche|ft foot feet|s sec second|min minute|h hr hour|$ dollar USD
     |° degree|am|pm|% percent|lb pound|mi mile|euro EUR|ohm|day|week|month|year yr|yd yard|angstrom
     |cent|mL ml milliliter|L liter""".split("|") for name in names.split()}
+SPOKEN = {"\\AA": "angstrom", "\\Omega": "ohm", "\\dollar": "$", "per cent": "percent"}
 SPEEDS = {"mph": ("mile", "hour"), "kph": ("kilometer", "hour")}
 WORDS = set("yes no odd or and all red not is to none true false if one two six ten are".split())
 
@@ -750,9 +751,8 @@ def read_tokens(text):
         raise Refused("too long")
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
         return (text,)
-    text = re.sub("[^ -~]+", lambda m: re.sub(r"\}[_^]\{", "", "".join(map(spelled, m[0]))),
-                  text.replace("\n", " \n "))
-    text = re.sub(r"\s*\n\s*(?=\\?[A-Za-z][^\n=]{0,20}=)", " ; ", text)  # an equation on its line
+    text = re.sub(r"\n\s*(?=\\?[A-Za-z][^\n=]{0,20}=)", " ; ", text)  # an equation on its line
+    text = re.sub("[^ -~]+", lambda m: re.sub(r"\}[_^]\{", "", "".join(map(spelled, m[0]))), text)
     if DISPLAY.search(text) and "begin" not in DISPLAY.sub("", text):
         text = DISPLAY.sub(" ", text).replace("&", " ").replace("\\\\", " ; ")
     text = " ".join(text.split())
@@ -828,7 +828,9 @@ def repeating(match):
 
 def prose(match):
     """\\text{square cm} as "square "cm, without articles."""
-    text = match[1].replace("\\AA", "angstrom").replace("\\Omega", "ohm").replace("\\dollar", "$")
+    text = match[1]
+    for command, word in SPOKEN.items():
+        text = text.replace(command, word)
     if text.strip() == "$":
         return "\\dollar "
     text = re.sub(r"\\[A-Za-z]+|[{}$]|\b(?:an?|[Tt]he)\s+(?=[A-Za-z]{2})(?!and|or)", " ", text)
@@ -868,15 +870,16 @@ GREEK = set(r"""\alpha \beta \gamma \delta \epsilon \zeta \eta \theta \iota \kap
     \Omega \ell \ddt \triangle \angle""".split())
 # What may stand before "=": x, a_1, f(x), f^{-1}(x), AB, |AB|, NO/BO, (x, y), [x]_B, Area.
 NAME = re.compile(
-    r"(?!(e|i|\\pi)$)(m )?(\\(angle|triangle|abs|Delta|partial|nabla|det|dim|deg) (\{ )?)?"
+    r"(?!(e|i|\\pi)$)(m )?(\\(angle|triangle|Delta|partial|nabla|det|dim|deg) (\{ )?)?"
     r"([A-Za-z]|\\|\x22)[^ (),;]*( \})?( \^ \{ - 1 \})?( \( -?[^-+*/^]* \))?"
     r"|(m )?(\\(angle|triangle|overline|vec|abs) (\{ )?)?[A-Z]( [A-Z])+( \})?"
-    r"|\( \S+( , \S+)+ \)|[A-Za-z]\S*( : [A-Za-z]\S*)+|\x22\S+( \x22\S+){1,3}"
+    r"|\\abs \{ ([zw]|\\\S+) \}|\( \S+( , \S+)+ \)"
+    r"|[A-Za-z]\S*( : [A-Za-z]\S*)+|\x22\S+( \x22\S+){1,3}"
     r"|\\frac( \{ [A-Zd][ A-Za-z]* \}){2}|\[ (\{ )?[A-Za-z]( \})? \] _ (\{ )?[A-Za-z]( \})?")
 CHOICE = re.compile(  # C, (C), C. 42, and what follows; operators, or another choice, may not
     r"(?:\x22(?:option|choice|answer))?(?P<letter>\(\x22?[a-j]\)|(?-i:[A-J])[).:]|(?-i:[A-J])$"
     r"|\x22[a-j]$)(?P<rest>(?![-+*/=<>^|(,&!;\\]|\x22and|\x22or)"
-    r"(?!.*\([A-J]\)|.*\x22(?:not|wrong|incorrect|false|never|neither|isn)\b).*)", re.I | re.S)
+    r"(?!.*\([A-J]\)|.*\x22?(?:not|wrong|incorrect|false|never|neither|isn)\b).*)", re.I | re.S)
 BASED = re.compile(r"([0-9A-F]*[0-9][0-9A-F]*|\x22?[A-F]{2,})_([0-9]+)")
 CURRENCY = {"\\dollar": "$", "\\euro": "euro", "\\sterling": "lb", "\\yen": "yen"}
 UNIT_TOKENS = {"%": "%", "°": "°", "\\Omega": "ohm", "\\AA": "angstrom", **CURRENCY}
@@ -892,7 +895,8 @@ NOT_UNITS = set("""is are was be not no none to wrong false if when then than le
     subtracted increased decreased reduced raised inverse inverted reciprocal negated power th nd rd
     log ln sin cos tan exp radical rounded approximately roughly nearly almost maybe unknown
     zero one two three four five six seven eight nine ten eleven twelve twenty thirty forty fifty
-    sixty seventy eighty ninety score gross myriad infinite infinity nothing""".split())
+    sixty seventy eighty ninety short off too many fold score gross myriad infinite
+    infinity nothing""".split())
 LARGE_POINTS = (6, 7)
 SCALES = (1, 3, 7, 0.111, 31, 0.0123, 1000, 10**6)  # of the letters, at the 8 points
 
@@ -1080,7 +1084,8 @@ def add_units(powers, toks, sign):
                 at = end + 1
             turned = sign
         elif word:
-            if word.lower().removesuffix("s") in NOT_UNITS or word.lower() in NOT_UNITS:
+            low = word.lower()
+            if {low, low.removesuffix("s")} & NOT_UNITS or re.search("ieths?$", low):
                 return False
             if tok == "°" and toks[at:at + 1] in (("C",), ("F",), ('"C',), ('"F',)):
                 word, at = "°" + toks[at].strip('"'), at + 1
