@@ -720,6 +720,7 @@ TOKEN = re.compile(
     r"\\(?:begin|end)\s*\{\w*\*?\}|(?:" + NUMBER + r"|\x22\w+|[A-Za-z]"
     r"|\\(?:vec|overline|hat)\s*\{[^{}]*\}|\\[A-Za-z]+|\\.)(?:(?<!\\log)\s*(?:'|_\s*(?:[0-9]+"
     r"|[A-Za-z]|\\[a-z]+|\{(?:[^{}]|\{[^{}]*\})*\})))*|\.{3}|\S", re.S | re.A)
+NO_BRACES = str.maketrans("", "", "{} ")
 QUALIFIER = re.compile(r"(?:[,;(\s]|\x22(?:where|for|with|any|all)\b|\\forall){1,6}[a-z]\s*(?:\\in"
                        r"\s*\\setZ|(?:\x22is\s*)?\x22integer)[\s)]{0,9}$")              # , k in Z
 TRIG = ("sin", "cos", "tan", "cot", "sec", "csc", "cis")
@@ -767,8 +768,8 @@ def read_tokens(text):
     text = re.sub(r"\|((?:(?!\\[{}]|\\[lgn]e\b)[^|<>=,])+)\|", r"\\abs{\1}", text)
     text = GROUPED.sub(lambda m: m[1].replace(",", "") if m[1] else m[0], text)
     text = trimmed(QUALIFIER.sub("", text) or text)
-    toks = tuple(tok if re.match(r"\\begin|\\end|..?$", tok) else re.sub(r"[{}\s]", "", tok)
-                 for tok in TOKEN.findall(text))
+    toks = tuple(tok if len(tok) < 3 or tok.startswith(("\\begin", "\\end"))
+                 else tok.translate(NO_BRACES) for tok in TOKEN.findall(text))
     depths = itertools.accumulate((tok in OPENERS) - (tok in CLOSERS) for tok in toks)
     if max(depths, default=0) > 60:
         raise Refused("nested too deeply")
