@@ -8,6 +8,8 @@ import torch
 
 import grail
 import oar
+import saliency
+from evaluate import pass_at_k  # noqa: F401
 from grail import grail_credit  # noqa: F401
 from grpo import clipped_surrogate, group_advantages  # noqa: F401
 from logprobs import token_logprobs
@@ -18,7 +20,13 @@ def completion_logprobs(logits, ids, prompt_length, temperature=1.0):
     """token_logprobs, which applies the head itself: here the logits are there already."""
     completion_ids = ids[:, prompt_length:]  # (B, T)
     return token_logprobs(logits[:, prompt_length - 1:-1], torch.nn.Identity(), completion_ids,
-                               torch.ones_like(completion_ids).bool(), temperature)[0]
+                          torch.ones_like(completion_ids).bool(), temperature)[0]
+
+
+def gradient_activation(forward, spans):
+    """saliency.gradient_activation, with the boxes as a tensor, -1 in rows without one."""
+    boxes = torch.tensor([span or saliency.NO_BOX for span in spans])  # (b, 4)
+    return saliency.gradient_activation(forward, boxes)
 
 
 def bilevel_weights(scores, q=0.25, beta=1.0):

@@ -461,7 +461,8 @@ def test_exercise_9_s_model_is_called_as_transformers_are():
     from transformers import GPT2Config, GPT2LMHeadModel
     torch.manual_seed(0)
     model = GPT2LMHeadModel(GPT2Config(vocab_size=11, n_positions=32, n_embd=16, n_layer=2,
-                                       n_head=2, initializer_range=0.5, bos_token_id=0, eos_token_id=0,
+                                       n_head=2, initializer_range=0.5,
+                                       bos_token_id=0, eos_token_id=0,
                                        attn_implementation="eager")).eval()
     alone = importlib.import_module("test_ex09_score").alone
     rows = [([5], [6, 0]), ([1, 0, 3, 4, 5], [8, 9, 7])]
