@@ -15,12 +15,12 @@ DATA = Path(__file__).resolve().parent.parent / "data"
 ASK = r" Please reason step by step, and put your final answer within \boxed{}."
 
 
-def attempt(model, tokenizer, row, n, greedy=False):
+def attempt(model, tokenizer, row, n, top_k=0):
     """Answer a problem n times: a list of (prompt (P,), completion (T,), box, reward)."""
     text = f"<|im_start|>user\n{row['problem']}{ASK}<|im_end|><|im_start|>assistant\n"
     prompt = tokenizer(text, return_tensors="pt").input_ids[0]   # (P,)
     out = model.generate(prompt[None], num_return_sequences=n, max_new_tokens=72,
-                         do_sample=not greedy, top_k=0)          # 0: from all tokens, not from 50
+                         do_sample=True, top_k=top_k)            # 0: all tokens, 1: greedy
     tries = []
     for ids in out[:, len(prompt):]:
         said = ids.tolist() + [tokenizer.eos_token_id]
@@ -79,7 +79,7 @@ def train(steps, credit, seed=0):
         update(model, optimizer, groups, credit)
         rewards = [reward for tries in groups for _, _, _, reward in tries]
         print(f"step {step:3d}  reward {sum(rewards) / len(rewards):.2f}", flush=True)
-    right = sum(attempt(model, tokenizer, row, 1, greedy=True)[0][3] for row in rows[:100])
+    right = sum(attempt(model, tokenizer, row, 1, top_k=1)[0][3] for row in rows[:100])
     print(f"greedy: {right:.0f} of 100 held-out problems")
 
 

@@ -1,4 +1,5 @@
-"""examples/mini.py, which beginners read first, does what the project's own loop does."""
+"""examples/mini.py, which beginners read first, and docs/in_your_own_trainer.md, which is copied into
+other trainers, do what the project's own loop does."""
 import copy
 import re
 import sys
@@ -18,6 +19,7 @@ import rollout
 import saliency
 import verify
 from test_grpo import CONFIG, Recorder, worst
+from test_rollout import scores
 
 SETTINGS = SimpleNamespace(as_released=False, leaf="embeddings", rows="wrong")
 CREDIT = {"grpo": grpo.uniform, "grail": grail.credit(SETTINGS)}
@@ -146,3 +148,58 @@ def test_it_learns(seed, capsys):
     mini.train(steps=40, credit="grail", seed=seed)
     before, after = map(int, re.findall(r"greedy: (\d+) of 100", capsys.readouterr().out))
     assert before <= 10 and after >= 60
+
+
+# ------------------------------------------------------------------ docs/in_your_own_trainer.md
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "in_your_own_trainer.md"
+
+
+def page_loss(asked, model):
+    """The loss of the page's code on these completions, and their groups' rewards (N, G)."""
+    code, = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+    scope = {}
+    exec(code, scope)  # our own page
+    _, tokenizer, _, groups = asked
+    out = as_rollouts(tokenizer, groups)
+    rewards = torch.tensor([[reward for *_, reward in group] for group in groups])  # (N, G)
+    ids = torch.cat([out.prompt_ids, out.completion_ids], 1)                        # (B, P + T)
+    attention = torch.cat([out.prompt_mask, out.completion_mask], 1).long()         # (B, P + T)
+    old = scores(model, out)                                                        # (B, T)
+    T, A = old.shape[1], grpo.group_advantages(rewards).flatten()                   # A: (B,)
+    return scope["grail_loss"](model, tokenizer, ids, attention, T, old, A), out, rewards
+
+
+def test_the_page_s_loss_has_the_project_s_gradient(asked):
+    """The page is copied into trainers that nobody here will see: it must be right as it stands."""
+    model, tokenizer, _, _ = asked
+    ours, theirs = copy.deepcopy(model), copy.deepcopy(model)
+    loss, out, rewards = page_loss(asked, ours)
+    found = torch.autograd.grad(loss, list(ours.parameters()))
+    other = Recorder(theirs.parameters(), lr=0.0)
+    grpo.update(theirs, other, out, rewards, CREDIT["grail"], SimpleNamespace(**CONFIG), tokenizer)
+    assert worst(found, other.found) < 1e-5
+
+
+def test_the_page_s_loss_works_with_frozen_embeddings(asked):
+    """Under LoRA the embeddings have no gradient of their own; the weights must be the same."""
+    model = copy.deepcopy(asked[0])
+    whole, *_ = page_loss(asked, model)
+    names = [name for name, _ in model.named_parameters() if "embed" not in name]
+    wanted = torch.autograd.grad(whole, [model.get_parameter(name) for name in names])
+    model.get_input_embeddings().requires_grad_(False)
+    frozen, *_ = page_loss(asked, model)
+    found = torch.autograd.grad(frozen, [model.get_parameter(name) for name in names])
+    assert worst(found, wanted) < 1e-6
+
+
+def test_the_page_s_loss_without_any_box_is_grpo_s(asked):
+    model, tokenizer, rows, groups = asked
+    cut = [[(p, ids[:box[0]] if box else ids, None, r) for p, ids, box, r in group]
+           for group in groups]
+    ours, theirs = copy.deepcopy(model), copy.deepcopy(model)
+    loss, out, rewards = page_loss((model, tokenizer, rows, cut), ours)
+    found = torch.autograd.grad(loss, list(ours.parameters()))
+    other = Recorder(theirs.parameters(), lr=0.0)
+    grpo.update(theirs, other, out, rewards, grpo.uniform, SimpleNamespace(**CONFIG), tokenizer)
+    assert worst(found, other.found) < 1e-5
