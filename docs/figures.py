@@ -42,7 +42,8 @@ NOTES = {"grail-released": "the published code", "grpo-std": "A over its group's
 STYLE = """
 text{font:14px system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif;fill:#1f2328}
 .mono{font-family:ui-monospace,"DejaVu Sans Mono",Menlo,Consolas,monospace}
-.small{font-size:12px}.tiny{font-size:10.5px}.head{font-weight:600}.soft{fill:#59636e}.paper{fill:#ffffff}
+.small{font-size:12px}.tiny{font-size:10.5px}.head{font-weight:600}.soft{fill:#59636e}
+.paper{fill:#ffffff}
 .panel{fill:#f6f8fa;stroke:#d1d9e0}.rule{fill:none;stroke:#d1d9e0}.pen{fill:none;stroke:#1f2328}
 .red{fill:#d1242f}.blue{fill:#0969da}.green{fill:#1a7f37}.dot{fill:#1f2328}
 .hollow{fill:#ffffff;stroke:#1f2328;stroke-width:1.5}
@@ -137,7 +138,7 @@ def one_group():
 
 
 def first_slip(tokens):
-    """The tokens of the result of the first false line `a+b=c`: a set, what a person would blame."""
+    """The tokens of c in the first false line `a+b=c`: a set, what a person would blame."""
     said = "".join(tokens)
     for match in re.finditer(r"(\d+)([-+*])(\d+)=(\d+)", said):
         a, b, c = int(match[1]), int(match[3]), int(match[4])
@@ -280,8 +281,8 @@ def blame(group):
 def forest():
     """Every method minus GRPO, sampled accuracy at the last step, with 95 % intervals."""
     out = [text(24, 30, "Sampled accuracy after training, method minus GRPO, in points", "head"),
-           text(24, 50, "95 % intervals over seeds; filled: p < 0.05 after Holm's correction in each study",
-                "small soft")]
+           text(24, 50, "95 % intervals over seeds; filled: p < 0.05 after Holm's correction in "
+                "each study", "small soft")]
     y, zero, point = 60, 710, 20  # pixels: of the line, of no difference, of one point
     for name, title in STUDIES:
         arms = cells.by_arm(cells.read(HERE.parent / "results" / name))

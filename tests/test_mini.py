@@ -1,5 +1,5 @@
-"""examples/mini.py, which beginners read first, and docs/in_your_own_trainer.md, which is copied into
-other trainers, do what the project's own loop does."""
+"""examples/mini.py, which beginners read first, and docs/in_your_own_trainer.md, which is copied
+into other trainers, do what the project's own loop does."""
 import copy
 import re
 import sys
