@@ -20,7 +20,7 @@ def attempt(model, tokenizer, row, n, top_k=0):
     text = f"<|im_start|>user\n{row['problem']}{ASK}<|im_end|><|im_start|>assistant\n"
     prompt = tokenizer(text, return_tensors="pt").input_ids[0]   # (P,)
     out = model.generate(prompt[None], num_return_sequences=n, max_new_tokens=72,
-                         do_sample=True, top_k=top_k)            # 0: all tokens, 1: greedy
+                         do_sample=True, top_k=top_k)            # 0: any token, 1: the likeliest
     tries = []
     for ids in out[:, len(prompt):]:
         said = ids.tolist() + [tokenizer.eos_token_id]
@@ -37,13 +37,13 @@ def attempt(model, tokenizer, row, n, top_k=0):
 
 def grail_weights(logp, e, start, close):
     """How much the answer in the box leans on each token before it, as weights (T,)."""
-    J = -logp[start:close + 1].sum()
+    J = -logp[start:close + 1].sum()                             # () surprise at its own box
     gradient, = torch.autograd.grad(J, e, retain_graph=True)     # (L, H)
     s = (gradient * e).norm(dim=1)[-len(logp):].detach()         # (T,) saliency
     log_s = (s[:start] + 1e-8 * s.max() + 1e-38).log()           # (start,) never log(0)
-    z = (log_s - log_s.mean()) / (log_s.std(correction=0) + 1e-8)
+    z = (log_s - log_s.mean()) / (log_s.std(correction=0) + 1e-8)  # (start,)
     w = torch.ones(len(logp))                                    # (T,)
-    w[:start] = (1 + 0.5 * z).clamp(0.5, 5)
+    w[:start] = (1 + 0.5 * z).clamp(0.5, 5)                      # leaned on more, weighs more
     w[start + 1:close] = 5                                       # the number in the box
     return w
 
@@ -54,7 +54,7 @@ def update(model, optimizer, groups, credit):
     for tries in groups:
         mean = sum(reward for _, _, _, reward in tries) / len(tries)
         for prompt, ids, box, reward in tries:
-            A = reward - mean
+            A = reward - mean                                            # the advantage
             e = model.get_input_embeddings()(torch.cat([prompt, ids]))   # (L, H)
             logits = model(inputs_embeds=e[None]).logits[0, len(prompt) - 1:-1]  # (T, V)
             logp = logits.log_softmax(1)[torch.arange(len(ids)), ids]    # (T,)
