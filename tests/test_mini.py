@@ -143,7 +143,7 @@ def test_it_stays_short_and_on_its_own():
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_it_learns(seed, capsys):
-    """From 2 % greedy to at least 60 % in 40 steps, with GRAIL's weights."""
+    """From nearly nothing to at least 60 % greedy in 40 steps, with GRAIL's weights."""
     mini.train(steps=0, credit="grail", seed=seed)
     mini.train(steps=40, credit="grail", seed=seed)
     before, after = map(int, re.findall(r"greedy: (\d+) of 100", capsys.readouterr().out))
