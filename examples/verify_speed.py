@@ -43,7 +43,8 @@ def main():
         mean[name] = 1000 * (time.process_time() - began) / len(pairs)
         times.sort()
         print(f"{name:12} {len(pairs)} pairs: mean {mean[name]:.3f} ms of the processor, median "
-              f"{times[len(times) // 2]:.3f} ms, 99th percentile {times[int(.99 * len(times))]:.3f}")
+              f"{times[len(times) // 2]:.3f} ms, 99th percentile "
+              f"{times[int(.99 * len(times))]:.3f}")
     print(f"ratio of the means {mean['math-verify'] / mean['ours']:.0f}")
     print("agree on", sum(a == b for a, b in zip(*verdicts.values())))
 

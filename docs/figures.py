@@ -1,0 +1,331 @@
+r"""The five figures of README, walkthrough and slides: python docs/figures.py
+
+    loop.svg        a step of GRPO or GRAIL: ask, sample, grade, compare, weigh, step
+    clip.svg        what the clip does to a good token and to a bad one
+    backward.svg    from the box back to the tokens that it leans on
+    blame.svg       one wrong answer, blamed by GRPO, by GRAIL and by a person
+    forest.svg      the study: every method minus GRPO
+
+Every number in them is computed here by the project's own functions, or read from results/. Each
+file follows the reader's colour scheme, light or dark, and needs no font and no script.
+"""
+import html
+import re
+import sys
+from pathlib import Path
+
+import torch
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "results")]
+import cells
+import paired
+
+import grail
+import grpo
+import problems
+import rollout
+import saliency
+import show
+import verify
+from engine.errors import run_cli
+from engine.flags import flags, parse
+from logprobs import forward_pass
+
+PROBLEM, GOLD, ROW = "Start with 10, minus 3, minus 4.", "3", 2  # of the walkthrough, row 2 too
+STUDIES = [("study_embedded.jsonl", "embedded model, 0.76 M parameters"),
+           ("study_fresh.jsonl", "the same, fresh seeds"),
+           ("study_real.jsonl", "a real model, 0.5 B parameters")]
+NOTES = {"grail-released": "the published code", "grpo-std": "A over its group's std",
+         "shuffled": "GRAIL's weights, shuffled", "level": "GRAIL's weights, averaged",
+         "random": "a coin for a verdict"}
+
+# ------------------------------------------------------------------------------ drawing
+
+STYLE = """
+text{font:14px system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif;fill:#1f2328}
+.mono{font-family:ui-monospace,"DejaVu Sans Mono",Menlo,Consolas,monospace}
+.small{font-size:12px}.tiny{font-size:10.5px}.head{font-weight:600}.soft{fill:#59636e}
+.paper{fill:#ffffff}
+.panel{fill:#f6f8fa;stroke:#d1d9e0}.rule{fill:none;stroke:#d1d9e0}.pen{fill:none;stroke:#1f2328}
+.red{fill:#d1242f}.blue{fill:#0969da}.green{fill:#1a7f37}.dot{fill:#1f2328}
+.hollow{fill:#ffffff;stroke:#1f2328;stroke-width:1.5}
+.redpen{fill:none;stroke:#d1242f}.bluepen{fill:none;stroke:#0969da}
+@media (prefers-color-scheme:dark){text{fill:#e6edf3}.soft{fill:#9198a1}.paper{fill:#0d1117}
+.panel{fill:#151b23;stroke:#3d444d}.rule{stroke:#3d444d}.pen{stroke:#e6edf3}.dot{fill:#e6edf3}
+.red{fill:#ff7b72}.blue{fill:#58a6ff}.green{fill:#3fb950}
+.hollow{fill:#0d1117;stroke:#e6edf3}.redpen{stroke:#ff7b72}.bluepen{stroke:#58a6ff}}
+"""
+WIDE = 8.5  # pixels of a character of 14 px monospace
+
+
+def text(x, y, words, kind="", anchor="start"):
+    return (f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}" text-anchor="{anchor}" '
+            f'xml:space="preserve">{html.escape(words)}</text>')
+
+
+def rect(x, y, width, height, kind, opacity=1.0, round=3):
+    return (f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{round}" '
+            f'class="{kind}" fill-opacity="{opacity:.2f}"/>')
+
+
+def path(d, kind="pen", width=1.5, more=""):
+    return f'<path d="{d}" class="{kind}" stroke-width="{width:.2f}" {more}/>'
+
+
+def arrow(x1, y1, x2, y2):
+    """A straight arrow, across or down."""
+    dx, dy = (6, 0) if x2 > x1 else (-6, 0) if x2 < x1 else (0, 6)
+    head = f"M{x2 - dx - dy} {y2 - dy - dx}L{x2} {y2}L{x2 - dx + dy} {y2 - dy + dx}"
+    return path(f"M{x1} {y1}L{x2} {y2}{head}")
+
+
+def shown(token):
+    """A token as it is drawn: line breaks and the stop token are signs."""
+    return token.replace("\n", "\u23ce").replace("<|im_end|>", "end")
+
+
+def token_row(x, y, tokens, weights, space=3):
+    """Tokens side by side, blue below weight 1 and red above: the drawing, and their middles."""
+    out, middles = [], []
+    for token, w in zip(map(shown, tokens), weights):
+        width = WIDE * len(token) + space
+        shade = show.strength(w)
+        out.append(rect(x, y - 16, width - 1, 22, "red" if shade > 0 else "blue",
+                        0.55 * abs(shade)))
+        out.append(text(x + space / 2 - 0.5, y, token,
+                        "mono soft" if token == "end" else "mono"))
+        middles.append(x + width / 2)
+        x += width
+    return out, middles
+
+
+def svg(width, height, title, parts):
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+            f'width="{width}" height="{height}" role="img">\n<title>{html.escape(title)}</title>\n'
+            f'<style>{STYLE}</style>\n<rect width="{width}" height="{height}" class="paper"/>\n'
+            + "\n".join(parts) + "\n</svg>\n")
+
+
+# ------------------------------------------------------------------------------ what is drawn
+
+
+def one_group():
+    """Eight answers of the embedded model to PROBLEM, and all that a step makes of them: a dict."""
+    config = parse(flags("grail", ""), [])
+    config.reweight, config.activation, config.as_released = "wrong", "embeddings", False
+    model, tokenizer = problems.load_policy("tiny")
+    prompt = problems.build_prompt(tokenizer, PROBLEM)
+    out = rollout.sample(model, tokenizer, [prompt], samples=config.group,
+                         max_new_tokens=config.max_new_tokens)
+    rewards = torch.tensor([[float(verify.verify(t, GOLD, strict=True)) for t in out.texts]])
+    advantages = grpo.group_advantages(rewards)[0]                                   # (G,)
+
+    def scored():
+        return forward_pass(model, out, torch.arange(config.group), 1.0, texts=out.texts,
+                            rewards=rewards[0], advantages=advantages, tokenizer=tokenizer)
+
+    before = scored()
+    weights = grail.credit(config)(before)                                           # (G, T)
+    spans = [saliency.answer_span(tokenizer, ids, said) for ids, said in
+             zip(out.sampled, out.texts)]
+    s = saliency.gradient_activation(before, saliency.answer_spans(before))          # (G, T)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=0.0)
+    grpo.update(model, optimizer, out, rewards, grail.credit(config), config, tokenizer)
+    moved = (scored().logprobs - before.logprobs).detach().sum(1)                    # (G,)
+    tokens = [show.pieces(tokenizer, ids) for ids in out.sampled]
+    return dict(tokens=tokens, rewards=rewards[0].tolist(), A=advantages.tolist(), spans=spans,
+                weights=[w[:len(row)].tolist() for w, row in zip(weights, tokens)],
+                s=[x[:len(row)].tolist() for x, row in zip(s, tokens)], moved=moved.tolist(),
+                p=before.logprobs.exp().tolist(), lr=config.lr)
+
+
+def first_slip(tokens):
+    """The tokens of c in the first false line `a+b=c`: a set, what a person would blame."""
+    said = "".join(tokens)
+    for match in re.finditer(r"(\d+)([-+*])(\d+)=(\d+)", said):
+        a, b, c = int(match[1]), int(match[3]), int(match[4])
+        if {"+": a + b, "-": a - b, "*": a * b}[match[2]] != c:
+            ends = [len("".join(tokens[:t + 1])) for t in range(len(tokens))]
+            return {t for t, end in enumerate(ends) if match.start(4) < end <= match.end(4)}
+    return set()
+
+
+# ------------------------------------------------------------------------------ the figures
+
+
+def loop(group):
+    """One step, a column for each of its parts."""
+    answers, right = len(group["tokens"]), int(sum(group["rewards"]))
+    out = [rect(24, 14, 920, 34, "panel"), text(36, 36, "1 ask", "head"),
+           text(96, 36, PROBLEM, "mono"), arrow(60, 48, 60, 68)]
+    heads = [(36, f"2 sample {answers} answers", "from the policy"),
+             (230, "5 weigh their tokens", "A w in place of A: red w > 1, blue w < 1"),
+             (606, "3 grade", "r = 0 or 1"), (690, "4 compare", f"A = r - {right}/{answers}"),
+             (800, "6 step", "log \u03c0(answer) moves by")]
+    for x, title, below in heads:
+        out += [text(x, 86, title, "head"), text(x, 104, below, "small soft")]
+    for i, tokens in enumerate(group["tokens"]):
+        y = 134 + 32 * i
+        reward, A, moved = group["rewards"][i], group["A"][i], group["moved"][i]
+        sign = "green" if A > 0 else "red"
+        out.append(rect(24, y - 21, 920, 30, "panel"))
+        out += token_row(34, y, tokens, group["weights"][i])[0]
+        out += [text(622, y, f"{reward:.0f}", f"mono {sign}", "middle"),
+                text(750, y, f"{A:+.3f}", f"mono {sign}", "end"),
+                text(870, y, f"{moved:+.2f}", f"mono {sign}", "end"),
+                arrow(634, y - 5, 684, y - 5), arrow(760, y - 5, 814, y - 5)]
+    y = 134 + 32 * answers
+    out += [path(f"M860 {y - 23}V{y + 4}H10V31H22M16 26L22 31L16 36"),
+            text(480, y + 24, "the policy after the step answers the next problems", "soft",
+                 "middle"),
+            text(480, y + 46, "weights: GRAIL's, which are 1 in right answers and where fewer than "
+                 f"2 tokens precede the box   step: AdamW, lr {group['lr']:g}", "small soft",
+                 "middle")]
+    title = f"One step: {right} of {answers} answers are right and become likelier"
+    return svg(960, y + 62, title, out)
+
+
+def clip(config):
+    """The surrogate over the ratio for A = 1 and A = -1; flat is where nothing is learned."""
+    low, high = config.clip_low, config.clip_high
+    ratio = torch.linspace(0.5, 1.6, 221).double().requires_grad_()                  # (221,)
+    out = []
+    for left, A, title, enough in (
+            (60, 1.0, "A > 0: make it likelier", f"{100 * high:.0f} % likelier: enough"),
+            (530, -1.0, "A < 0: make it less likely", f"{100 * low:.0f} % less likely: enough")):
+        surrogate = grpo.clipped_surrogate(ratio, torch.tensor(A).double(), low, high)  # (221,)
+        slope, = torch.autograd.grad(surrogate.sum(), ratio)                         # (221,)
+
+        def at(r, value, left=left, A=A):
+            return left + 330 * (r - 0.5) / 1.1, 160 - 170 * (value - A)
+
+        def curve(rs, values, at=at):
+            return "M" + "L".join("%.1f %.1f" % at(r, v) for r, v in zip(rs, values))
+
+        rs, values = ratio.tolist(), surrogate.tolist()
+        flat = [r for r, g in zip(rs, slope.tolist()) if g == 0]
+        x1, x2 = at(flat[0], 0)[0], at(flat[-1], 0)[0]
+        out += [text(left, 24, title, "head"), rect(x1, 50, x2 - x1, 220, "blue", 0.14, 0),
+                text((x1 + x2) / 2, 262, "no gradient", "small soft", "middle"),
+                text((x1 + x2) / 2, 44, enough, "small soft", "middle"),
+                path(f"M{left} 270H{left + 330}", "rule"),
+                path(curve(rs, [r * A for r in rs]), "pen", 1.2, 'stroke-dasharray="4 4"'),
+                path(curve(rs, values), "redpen" if A < 0 else "bluepen", 3)]
+        for r in (1 - low, 1.0, 1 + high):
+            x = at(r, 0)[0]
+            out += [path(f"M{x:.1f} 50V270", "rule"), text(x, 288, f"{r:g}", "small", "middle")]
+        x, y = at(1.0, A)
+        out += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" class="dot"/>',
+                text(left + 165, 308, "ratio: \u03c0(token) now / when it was sampled",
+                     "small soft", "middle")]
+    out.append(text(480, 340, "bold: min(ratio A, clip(ratio) A)   dashed: ratio A   dot: before "
+                    "the first step, where the ratio is 1", "small", "middle"))
+    return svg(920, 360, "The clip, for a good token and for a bad one", out)
+
+
+def backward(group):
+    """Arcs from the box to the tokens before it, as thick as the box leans on them."""
+    tokens, s, w = (group[name][ROW] for name in ("tokens", "s", "weights"))
+    start, content, close, end = group["spans"][ROW]
+    row, x = token_row(80, 230, tokens, w, 13)
+    boxed = "".join(tokens[start:end])
+    J = -sum(torch.tensor(group["p"][ROW][start:end]).log()).item()
+    box = (x[start] + x[end - 1]) / 2
+    out = [text(24, 30, "One backward from the box: how much does the answer lean on each token "
+                "before it?", "head"),
+           text(24, 52, f"J = -log \u03c0({boxed}) = {J:.4f}   "
+                "s = \u2016 dJ/de \u00b7 e \u2016, e the token's embedding", "small soft")]
+    for t in range(start):
+        top = 206 - 0.2 * (box - x[t])
+        arc = f"M{box:.1f} 208C{box - 20:.1f} {top:.1f} {x[t] + 20:.1f} {top:.1f} {x[t]:.1f} 208"
+        out.append(path(arc, "redpen", max(0.4, 7 * s[t] / max(s)), 'stroke-opacity="0.6"'))
+    out += row
+    out.append(path(f"M{x[start] - 34:.1f} 240H{x[end - 1] + 9:.1f}", "pen", 2))
+    out.append(text(box, 256, "the box", "small", "middle"))
+    logs = torch.tensor(s[:start]).log()                                             # (start,)
+    least, most = logs.min().item(), logs.max().item()
+    out += [text(24, 330, "log s", "soft"), text(24, 386, "weight", "soft"),
+            path("M80 340H936", "rule")]
+    for t in range(start):
+        height = 6 + 58 * (logs[t].item() - least) / (most - least)
+        out.append(rect(x[t] - 7, 340 - height, 14, height, "red", 0.6, 1))
+    for t in range(len(tokens)):
+        out.append(text(x[t], 386, f"{w[t]:.1f}", "tiny", "middle"))
+    out.append(text(24, 420, "weight: 1 + z/2 of log s before the box, between 0.5 and 5; 5 on the "
+                    "number in the box; 1 on its rim and after it", "small soft"))
+    return svg(960, 440, "GRAIL's saliency: from the box back to the tokens", out)
+
+
+def blame(group):
+    """Share of the blame of every token of the wrong answer, by three judges."""
+    tokens, w, span = (group[name][ROW] for name in ("tokens", "weights", "spans"))
+    slip, box, n = first_slip(tokens), set(range(span[1], span[2])), len(tokens)
+    person = [n / len(slip) if t in slip else 0.0 for t in range(n)]
+    out = [text(24, 30, f"{PROBLEM}  The answer is {GOLD}; this one is wrong. Which tokens are to "
+                "blame?", "head")]
+    for i, (name, weights) in enumerate((("GRPO", [1.0] * n), ("GRAIL", w), ("a person", person))):
+        y = 110 + 142 * i
+        row, x = token_row(110, y, tokens, weights, 11)
+        total = sum(weights)
+        out += [text(24, y, name, "head"), *row, path(f"M110 {y - 20}H{x[-1] + 18:.1f}", "rule")]
+        for t in range(n):
+            height = 160 * weights[t] / total
+            out.append(rect(x[t] - 6, y - 20 - height, 12, height, "red", 0.8, 0))
+        for part, label in ((slip, "the slip"), (box, "the number in the box")):
+            share = sum(weights[t] for t in part) / total
+            middle = sum(x[t] for t in part) / len(part)
+            out.append(text(middle, y + 24, f"{label}: {100 * share:.0f} %", "small", "middle"))
+    out.append(text(24, 452, "bar: the token's share of the blame   colour: more (red) or less "
+                    "(blue) than GRPO gives it", "small soft"))
+    return svg(960, 472, "Who is to blame? GRPO, GRAIL and a person", out)
+
+
+def forest():
+    """Every method minus GRPO, sampled accuracy at the last step, with 95 % intervals."""
+    out = [text(24, 30, "Sampled accuracy after training, method minus GRPO, in points", "head"),
+           text(24, 50, "95 % intervals over seeds; filled: p < 0.05 after Holm's correction in "
+                "each study", "small soft")]
+    y, zero, point = 60, 710, 20  # pixels: of the line, of no difference, of one point
+    for name, title in STUDIES:
+        arms = cells.by_arm(cells.read(HERE.parent / "results" / name))
+        rows = [row for b, a in cells.FAMILIES[0][1] if (row := cells.compared(arms, b, a))]
+        y += 30
+        out.append(text(24, y, f"{title}, {rows[0]['seeds']} seeds", "head small"))
+        for row, p in zip(rows, paired.holm([row["p"] for row in rows])):
+            y += 24
+            low, mean, high = (100 * row[k] for k in ("low", "mean", "high"))
+            out += [text(40, y, row["b"], "mono"),
+                    text(170, y, NOTES.get(row["b"], ""), "small soft"),
+                text(480, y, f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]", "mono small", "end")]
+            if abs(mean) > 11:
+                out.append(text(zero - 11 * point, y, "\u2190 far off", "small soft"))
+                continue
+            ends = [zero + point * max(-11, min(11, end)) for end in (low, high)]
+            out.append(path(f"M{ends[0]:.1f} {y - 5}H{ends[1]:.1f}", "pen", 2))
+            out.append(f'<circle cx="{zero + point * mean:.1f}" cy="{y - 5}" r="5" class="'
+                       f'{"dot" if p < 0.05 else "hollow"}"/>')
+    axis = [path(f"M{zero + point * tick} 66V{y + 12}", "rule", 2.0 if tick == 0 else 0.8)
+            for tick in range(-10, 11, 5)]
+    axis += [text(zero + point * tick, y + 30, f"{tick:+d}" if tick else "0: as GRPO", "small",
+                  "middle") for tick in range(-10, 11, 5)]
+    return svg(960, y + 46, "The study: every method minus GRPO", axis + out)
+
+
+def drawn():
+    """{file name: SVG}, all five."""
+    group = one_group()
+    config = parse(flags("grpo", ""), [])
+    return {"loop.svg": loop(group), "clip.svg": clip(config), "backward.svg": backward(group),
+            "blame.svg": blame(group), "forest.svg": forest()}
+
+
+def main():
+    (HERE / "figures").mkdir(exist_ok=True)
+    for name, picture in drawn().items():
+        (HERE / "figures" / name).write_text(picture, encoding="utf-8")
+        print(f"docs/figures/{name}")
+
+
+if __name__ == "__main__":
+    run_cli(main)
