@@ -44,10 +44,10 @@ def ones(forward):
     return torch.ones_like(forward.logprobs)
 
 
-def shuffled_batch_credit(batch_credit, seed):
+def shuffled_whole_batch(whole_batch, seed):
     """The same for a method that looks at the whole batch first."""
     def look(forwards, advantages, mask):
-        return shuffled_credit(batch_credit(forwards, advantages, mask), seed)
+        return shuffled_credit(whole_batch(forwards, advantages, mask), seed)
     return look
 
 
@@ -58,17 +58,17 @@ def coin_rewards(rollouts, shape, seed):
     return coins.float().to(rollouts.lengths.device)
 
 
-def random_judge(judge, seed):
-    """`judge` with coins for rewards; the share that is really right is logged as `right`."""
+def random_reward(reward_fn, seed):
+    """`reward_fn` with coins for rewards; the share that is really right is logged as `right`."""
     def toss(rollouts, rows, config, tokenizer):
-        rewards, _, figures = judge(rollouts, rows, config, tokenizer)
-        figures = {**figures, "right": float(rewards.mean())}
+        rewards, _, metrics = reward_fn(rollouts, rows, config, tokenizer)
+        metrics = {**metrics, "right": float(rewards.mean())}
         coins = coin_rewards(rollouts, rewards.shape, seed)  # (N, G)
-        return coins, None, figures
+        return coins, None, metrics
     return toss
 
 
-def apply(config, credit, judge, batch_credit):
+def apply(config, credit_fn, reward_fn, whole_batch):
     """The three functions of grpo.train under config.credit and config.reward.
 
     Raises BadInput where a control would change nothing: weights that are all alike, shuffled.
@@ -77,15 +77,15 @@ def apply(config, credit, judge, batch_credit):
         if config.method in ("grpo", "scrl"):
             raise BadInput(f"--credit shuffled: {config.method}.py weighs all tokens alike, so a "
                            "shuffle changes nothing; take grail.py, oar.py or delta.py.")
-        if batch_credit is not None:
-            batch_credit = shuffled_batch_credit(batch_credit, config.seed)
-        credit = shuffled_credit(credit, config.seed)
+        if whole_batch is not None:
+            whole_batch = shuffled_whole_batch(whole_batch, config.seed)
+        credit_fn = shuffled_credit(credit_fn, config.seed)
     if config.credit == "uniform":
-        credit = ones
-        batch_credit = None
+        credit_fn = ones
+        whole_batch = None
     if config.reward == "random":
         if config.method == "scrl":
             raise BadInput("--reward random: SCRL's verdicts are on the parts of an answer, where "
                            "one coin a completion has no place; take grpo.py --reward random.")
-        judge = random_judge(judge, config.seed)
-    return credit, judge, batch_credit
+        reward_fn = random_reward(reward_fn, config.seed)
+    return credit_fn, reward_fn, whole_batch

@@ -135,7 +135,7 @@ def delta_weights(centroid, inner, advantages, mask, refinements=1, low=0.8, hig
     return torch.where(fell_back, mask, w).float(), fell_back
 
 
-def batch_credit(config):
+def whole_batch(config):
     """What `grpo.train` wants from a method that looks at the whole batch first, see grpo.update.
 
     Keeps the hidden states, B T H numbers, 2 bytes each on a card: 0.13 GB for 64 completions of
@@ -196,7 +196,7 @@ def main(argv=None):
     config = parse(parser, argv)
     if config.refinements < 0:
         raise BadInput(f"--refinements {config.refinements}: must be at least 0.")
-    train(config, whole_batch=batch_credit(config))
+    train(config, whole_batch=whole_batch(config))
 
 
 if __name__ == "__main__":

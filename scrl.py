@@ -49,7 +49,7 @@ INSTRUCTION = (r" Solve the numbered problems in order, each inside its own tags
 TAG = re.compile(r"</?p[0-9]+>")
 
 
-def ask(tokenizer, row, config):
+def make_prompts(tokenizer, row, config):
     """The prompts of a problem, one for each half of its group: [curriculum, original].
 
     Raises BadInput unless the row has two or more gradable subproblems that end in its own answer.
@@ -135,7 +135,7 @@ def verdicts(texts, spans, row):
     return right[:-n].view(n, -1), right[-n:]
 
 
-def judge(rollouts, rows, config, tokenizer):
+def subproblem_reward(rollouts, rows, config, tokenizer):
     """Rewards (N, G), 1 where the original (in a curriculum row: item K) is right; the tokens'
     advantages (B, T); figures for the log. Of each problem's rows the first n are curriculum."""
     n = config.group // 2
@@ -248,7 +248,7 @@ def main(argv=None):
     if config.group % 2 or config.group < 4:
         raise BadInput(f"--group {config.group}: each half of it is compared with itself; "
                        "take an even number, 4 or more.")
-    train(config, make_prompts=ask, reward_fn=judge)
+    train(config, make_prompts=make_prompts, reward_fn=subproblem_reward)
 
 
 if __name__ == "__main__":

@@ -269,7 +269,7 @@ def main(argv=None):
     methods = {"grpo": {}, "grail": {"credit": grail.credit(settings)},
                "oar_g_one_draw": {"credit": oar.credit(
                    SimpleNamespace(**SETTINGS, signal="gradient"))},
-               "delta": {"batch_credit": delta.batch_credit(settings)}}
+               "delta": {"whole_batch": delta.whole_batch(settings)}}
     if "methods" in parts:
         boxed(args.tokens)
         runs = {name: [] for name in methods}

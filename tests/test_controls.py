@@ -78,15 +78,15 @@ def test_a_shuffle_depends_on_neither_micro_batches_nor_the_global_generator():
 def test_a_method_that_sees_the_whole_batch_is_shuffled_too():
     """delta.py hands its weights over in another way, which a control could miss."""
     model, out, rewards, config = made()
-    batch = delta.batch_credit(SimpleNamespace(as_released=False, gradient="head-row",
+    batch = delta.whole_batch(SimpleNamespace(as_released=False, gradient="head-row",
                                                refinements=1))
     weights = []
     for kind in ("method", "shuffled"):
-        _, _, batch_credit = controls.apply(settings(method="delta", credit=kind), grpo.uniform,
+        _, _, whole_batch = controls.apply(settings(method="delta", credit=kind), grpo.uniform,
                                             None, batch)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
         _, w = grpo.update(model, optimizer, out, rewards, None, config, None,
-                           whole_batch=batch_credit)
+                           whole_batch=whole_batch)
         weights.append(w)
     assert not torch.equal(*weights)
     assert torch.equal(weights[0].sort(1).values, weights[1].sort(1).values)

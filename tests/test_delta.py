@@ -201,7 +201,7 @@ def updated(credit_settings, **changes):
     """(gradients, stats, weights) of one update of a random model under DelTA, and its parts."""
     model, out, rewards, config = made(**changes)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    batch = delta.batch_credit(credit_settings) if credit_settings else None
+    batch = delta.whole_batch(credit_settings) if credit_settings else None
     stats, w = grpo.update(model, optimizer, out, rewards, grpo.uniform, config, None,
                            whole_batch=batch)
     return stats, w, model, out, rewards
@@ -241,7 +241,7 @@ def test_rows_without_a_gradient_and_one_sided_batches():
     def counting(forwards, advantages, mask):
         parts = list(forwards)
         seen.extend(parts)
-        return delta.batch_credit(settings())(iter(parts), advantages, mask)
+        return delta.whole_batch(settings())(iter(parts), advantages, mask)
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     stats, w = grpo.update(model, optimizer, out, rewards, None, config, None,

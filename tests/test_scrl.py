@@ -163,7 +163,7 @@ ORIGINALS = [[r"\boxed{4}", None], ["no", None], ["no", " box", None], [r"\boxed
 def judged(arm, lessons, originals=ORIGINALS, row=ROW):
     out, tokenizer = rollouts_of(*lessons, *originals)
     config = SimpleNamespace(group=2 * len(lessons), arm=arm)
-    return scrl.judge(out, [row], config, tokenizer)
+    return scrl.subproblem_reward(out, [row], config, tokenizer)
 
 
 def lessons():
@@ -240,7 +240,8 @@ def test_problems_of_unequal_length_share_a_batch():
     short += [[r"\boxed{2}"], [r"\boxed{4}"]]
     long = [solved(S1[i], (1, 1, 1, 1)) for i in (0, 2)] + ORIGINALS[:2]
     out, tokenizer = rollouts_of(*short, *long)
-    rewards, A, _ = scrl.judge(out, [two, ROW], SimpleNamespace(group=4, arm="scrl"), tokenizer)
+    config = SimpleNamespace(group=4, arm="scrl")
+    rewards, A, _ = scrl.subproblem_reward(out, [two, ROW], config, tokenizer)
     assert rewards.tolist() == [[1, 0, 1, 0], [1, 1, 1, 0]]
     close(A[:2, 1:5], [[0., 0, 0, 1], [0, 0, 0, -1]])
     close(A[2:4, :2], [[1., 0], [-1, 0]])
@@ -309,7 +310,7 @@ def test_the_prompt_is_the_one_the_tiny_model_knows():
         start, chain = make_tiny.draw_chain(rng)
         items = make_tiny.subproblems(start, chain)
         row = {"id": "0", **items[-1], "subproblems": items}
-        lesson, plain = scrl.ask(tokenizer, row, config)
+        lesson, plain = scrl.make_prompts(tokenizer, row, config)
         expected = tokenizer.apply_chat_template(
             [{"role": "user", "content": make_tiny.curriculum_question(start, chain)}],
             add_generation_prompt=True, tokenize=False)
@@ -327,7 +328,7 @@ def test_bad_subproblems_are_one_sentence(items, reason):
     """A wrong gold in the middle would silently block every later column of its problem."""
     row = {"id": "q7", "problem": "?", "answer": "4", "subproblems": items}
     with pytest.raises(BadInput, match=reason) as caught:
-        scrl.ask(None, row, SimpleNamespace(data="f.jsonl", thinking=False))
+        scrl.make_prompts(None, row, SimpleNamespace(data="f.jsonl", thinking=False))
     assert "f.jsonl" in str(caught.value) and "q7" in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -408,7 +409,8 @@ def test_make_subproblems_writes_what_training_accepts(tmp_path, monkeypatch, ca
     assert [len(row["subproblems"]) for row in made] == [2, 3]
     assert [row["id"] for row in made] == ["source-0", "source-1"]
     for row in made:
-        assert "\n1. " in scrl.ask(tokenizer, row, SimpleNamespace(data="x", thinking=False))[0]
+        config = SimpleNamespace(data="x", thinking=False)
+        assert "\n1. " in scrl.make_prompts(tokenizer, row, config)[0]
     before = out.read_text()
     with pytest.raises(BadInput, match="out.jsonl"):
         run(monkeypatch, "--make-subproblems", source, out)
@@ -455,14 +457,14 @@ def test_two_steps_on_the_tiny_model(tmp_path, monkeypatch, capsys):
 @pytest.mark.slow
 def test_the_loop_trains_on_the_advantages_of_judge(tmp_path, monkeypatch):
     """With rewards that differ and advantages that are 0, plain GRPO would move the weights."""
-    real = scrl.judge
+    real = scrl.subproblem_reward
 
     def indifferent(*arguments):
         rewards, A, figures = real(*arguments)
         rewards[:, 0], rewards[:, 1] = 0, 1
         return rewards, 0 * A, figures
 
-    monkeypatch.setattr(scrl, "judge", indifferent)
+    monkeypatch.setattr(scrl, "subproblem_reward", indifferent)
     run(monkeypatch, "--prompts", 2, "--group", 4, "--eval-problems", 0, "--steps", 1,
         "--name", tmp_path / "run")
     before, after = (problems.load_policy(name)[0].state_dict()

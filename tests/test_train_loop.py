@@ -23,13 +23,14 @@ import evaluate
 import grpo
 import problems
 import rollout
+from engine import runs
 
 ROOT = Path(__file__).resolve().parent.parent
 SEED, LR, WARMUP, PROMPTS, GROUP, TRAIN = 6, 0.01, 4, 7, 4, 18
 ROWS = [{"id": str(i), "problem": f"Start with {3 * i + 1}, add {i}.", "answer": str(4 * i + 1)}
         for i in range(20)]  # the last tenth is held out
 LOOP = dict(loss="sequence", mask_truncated=True, kl=0.3, temperature=0.8, scale_by_std=True,
-            inner=2, clip_low=0.1, clip_high=0.2, grad_clip=0.05, max_new_tokens=60)
+            num_iterations=2, clip_low=0.1, clip_high=0.2, grad_clip=0.05, max_new_tokens=60)
 
 # What completion j of the prompt in place i says in step k: SCRIPT[(k + i) % 5][j]. Right, Wrong,
 # Lenient (right, but in no box), Cut off before a stop token.
@@ -70,7 +71,7 @@ class Stage:
     def __init__(self, patch, rows, script=SCRIPT, held_out=HELD_OUT, noise=.02):
         self.rows, self.script, self.held_out, self.noise = rows, script, held_out, noise
         self.sampled, self.measured, self.passes, self.credits = [], [], [], []
-        self.now, self.peaks = 5000.0, iter([9.0, 2.0, 5.0, 7.0, 3.0, 8.0, 1.0, 4.0])
+        self.now, self.peaks = 5000.0, iter([9.0, 2.0, 5.0, 9.0, 7.0, 3.0, 8.0, 1.0, 4.0])
         stage = self
 
         class Adam(torch.optim.AdamW):
@@ -85,8 +86,8 @@ class Stage:
         patch.setattr(torch.optim, "AdamW", Adam)
         patch.setattr(grpo, "sample", self.sample)
         patch.setattr(evaluate, "sample", self.measure)
-        patch.setattr(grpo.time, "time", lambda: self.now)
-        patch.setattr(grpo, "peak_gb", lambda model: next(self.peaks))
+        patch.setattr(runs.time, "time", lambda: self.now)
+        patch.setattr(runs, "peak_gb", lambda model: next(self.peaks))
 
     def row(self, prompt):
         return next(row for row in self.rows if row["problem"] in prompt)
@@ -427,10 +428,12 @@ def test_the_hooks_of_a_method(tmp_path, monkeypatch):
         return stage.credit
 
     policy, folder = saved_policy(tmp_path / "policy"), tmp_path / "run"
-    argv = flags(folder, policy, "arithmetic", prompts=3, kl=0.0, seed=7, warmup=0, inner=1,
+    argv = flags(folder, policy, "arithmetic", prompts=3, kl=0.0, seed=7, warmup=0,
+                 num_iterations=1,
                  scale_by_std=False, mask_truncated=False, loss="constant", grad_clip=1e9,
                  save_every=0, pages_every=0, snapshot_every=0, eval_problems=3, eval_samples=1)
-    summary, printed, _ = train(argv, None, ask=ask, judge=judge, batch_credit=look)
+    summary, printed, _ = train(argv, None, make_prompts=ask, reward_fn=judge,
+                                whole_batch=look)
 
     order, first = stream(9, 7, 6), stage.sampled[0]
     for k, (call, (rollouts, rows, tokenizer)) in enumerate(zip(stage.sampled, judged)):
@@ -441,8 +444,8 @@ def test_the_hooks_of_a_method(tmp_path, monkeypatch):
         assert call.keys == [2 * i + j for i in picked for j in (0, 1)]
         assert call.samples == GROUP // 2 and call.seed == 7 * 1_000_003 + k
         assert tokenizer is call.tokenizer
-    config = naive.settings(**{**LOOP, "kl": 0.0, "inner": 1, "scale_by_std": False, "loss":
-                               "constant", "mask_truncated": False, "grad_clip": 1e9})
+    config = naive.settings(**{**LOOP, "kl": 0.0, "num_iterations": 1, "scale_by_std": False,
+                               "loss": "constant", "mask_truncated": False, "grad_clip": 1e9})
     (values, gradients, group), = stage.passes
     right = naive.naive_update(naive.policy(vocab=131, stop=2), [values],
                                first.rollouts, first.rewards, stage.credits[0], config, None,

@@ -70,7 +70,7 @@ def test_delta_asks_the_card_nothing(as_released, gradient):
     config = SimpleNamespace(**vars(CONFIG) | {"gradient": gradient}, as_released=as_released)
     with torch.no_grad():
         forward = on_meta()
-        look = delta.batch_credit(config)
+        look = delta.whole_batch(config)
         credit_fn = look(iter([forward]), forward.advantages, forward.completion_mask)
         assert credit_fn(forward).shape == (2, 10)
     assert forward.metrics["weight_good"].shape == forward.metrics["fallback"].shape == (2,)
