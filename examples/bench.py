@@ -157,7 +157,7 @@ def main(argv=None):
     add = parser.add_argument
     add("--parts", default="sampling,generate,update,methods,long,compiled,trl",
         help="see the docstring")
-    add("--reweight", type=int, default=64, help="B, in groups of 8")
+    add("--rows", type=int, default=64, help="B, in groups of 8")
     add("--prompt", type=int, default=128, help="P, tokens of a prompt")
     add("--tokens", type=int, default=512, help="T, tokens of a completion")
     add("--long", type=int, default=4096, help="T of the long completions")
