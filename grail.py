@@ -80,17 +80,20 @@ def credit(config, signal=saliency.gradient_activation, credit_fn=grail_credit):
     signs = {"wrong": [-1], "correct": [1], "both": [-1, 1]}[config.reweight]
 
     def weights(forward):
-        A = forward.advantages                               # (b,)
-        # Which rows need a saliency is decided on the CPU: to ask the card is to wait. Without any
-        # of this side, with a gradient and a box, the backward is skipped.
-        spans = saliency.answer_spans(forward)               # (b, 4)
-        asked = torch.tensor([sign in signs for sign in forward.signs])  # (b,)
-        found = spans[:, 0] >= 2                             # (b,)
-        lost = torch.where(asked, ~found, torch.nan)         # (b,) NaN: not counted
+        A = forward.advantages                                # (b,)
+        spans = saliency.answer_spans(forward)                # (b, 4)
+
+        # Only these rows need a saliency: of the side that is reweighted, with a gradient, and with
+        # two tokens before the box. Decided on the CPU, since reading the GPU would wait for it;
+        # where no row is left, there is no extra backward.
+        side = torch.tensor([sign in signs for sign in forward.signs])  # (b,)
+        enough = spans[:, 0] >= 2                             # (b,)
+        needed = spans.where((side & enough)[:, None], -1)    # (b, 4)
+        s = signal(forward, needed, config.activation)        # (b, T)
+
+        lost = torch.where(side, ~enough, torch.nan)          # (b,) NaN: not counted
         forward.metrics["fallback"] = to_device(lost, A.device)
-        wanted = spans.where((asked & found)[:, None], -1)   # (b, 4)
-        s = signal(forward, wanted, config.activation)             # (b, T)
-        spans = to_device(spans, A.device)
+        spans = to_device(spans, A.device)                    # (b, 4)
         return credit_fn(s, forward.completion_mask, spans, A, config.reweight)
 
     return weights

@@ -107,7 +107,7 @@ def update(model, optimizer, rollouts, rewards, credit_fn, config, tokenizer, re
     for iteration in range(config.num_iterations if batch.micro else 0):
         for rows in tqdm(batch.micro, desc="update", leave=False, disable=None):
             forward = scored(model, batch, rows, config)
-            at = forward.rows, slice(forward.logprobs.shape[1])  # these rows in a (B, T) tensor
+            at = forward.rows, slice(forward.logprobs.shape[1])  # where they are in (B, T)
             if iteration == 0:
                 weights[at] = token_weights(credit_fn, forward)
                 sums.add_rollouts(forward)
@@ -121,10 +121,11 @@ def update(model, optimizer, rollouts, rewards, credit_fn, config, tokenizer, re
             ratio = (forward.logprobs - old[at]).exp()  # (b, t)
             A = token_advantages[at]                    # (b, t)
             surrogate = clipped_surrogate(ratio, A, config.clip_low, config.clip_high)  # (b, t)
-            objective = weights[at] * surrogate         # (b, t) GRPO's weights are 1
+            # Here GRAIL leaves GRPO, whose weights are all 1.
+            objective = weights[at] * surrogate         # (b, t)
             if reference is not None:
-                penalty = k3(forward.logprobs, ref[at])           # (b, t)
-                objective = objective - config.kl * penalty       # (b, t)
+                penalty = k3(forward.logprobs, ref[at])      # (b, t)
+                objective = objective - config.kl * penalty  # (b, t)
                 sums.kl = sums.kl + penalty.detach().sum()
             loss = -(objective * scale[at]).sum()
             graphs.backward(model, loss)
@@ -135,7 +136,7 @@ def update(model, optimizer, rollouts, rewards, credit_fn, config, tokenizer, re
     return sums.metrics(weights, config), weights
 
 
-# ------------------------------------------------------------------------------ its helpers
+# ------------------------------------------------------------------------------ helpers of update
 
 
 class Batch(NamedTuple):
@@ -344,10 +345,10 @@ def train(config, credit_fn=uniform, make_prompts=one_prompt, reward_fn=outcome_
     check(config)
     credit_fn, reward_fn, whole_batch = controls.apply(config, credit_fn, reward_fn, whole_batch)
     model, tokenizer, reference, optimizer, checkpoint = load(config)
-    rows, held_out = problems.load_split(config)
-    prompts = [make_prompts(tokenizer, row, config) for row in rows]
-    m = len(prompts[0])
-    run = start(config, model, tokenizer, optimizer, rows, prompts, checkpoint)
+    train_set, held_out = problems.load_split(config)
+    prompts = [make_prompts(tokenizer, row, config) for row in train_set]
+    m = len(prompts[0])  # prompts a problem
+    run = start(config, model, tokenizer, optimizer, train_set, prompts, checkpoint)
     if run.step == 0:
         run.summarise(before=measure(model, tokenizer, held_out, config, "before"))
 
@@ -359,15 +360,15 @@ def train(config, credit_fn=uniform, make_prompts=one_prompt, reward_fn=outcome_
             for group in optimizer.param_groups:
                 group["lr"] = config.lr * min(1.0, (run.step + 1) / max(1, config.warmup))
 
-            picked = problems_of_step(run.step, config.prompts, len(rows), config.seed)
-            asked = [rows[i] for i in picked]
-            rollouts = sample(model, tokenizer, [p for i in picked for p in prompts[i]],
+            numbers = problems_of_step(run.step, config.prompts, len(train_set), config.seed)
+            rows = [train_set[i] for i in numbers]  # N problems
+            rollouts = sample(model, tokenizer, [p for i in numbers for p in prompts[i]],
                               samples=config.group // m, max_new_tokens=config.max_new_tokens,
                               temperature=config.temperature, seed=seed,
-                              keys=prompt_keys(picked, m, len(rows)))
+                              keys=prompt_keys(numbers, m, len(train_set)))
             clock.sampling_ended()
 
-            rewards, token_advantages, own = reward_fn(rollouts, asked, config, tokenizer)
+            rewards, token_advantages, own = reward_fn(rollouts, rows, config, tokenizer)
             stats, weights = update(model, optimizer, rollouts, rewards, credit_fn, config,
                                     tokenizer, reference, token_advantages, whole_batch)
             refuse_a_wrong_scorer(stats, config)
@@ -375,15 +376,15 @@ def train(config, credit_fn=uniform, make_prompts=one_prompt, reward_fn=outcome_
             run.step += 1
             metrics = {"step": run.step, "reward": float(rewards.mean()), **own, **stats,
                        **of_rollouts(rollouts), **clock.metrics(rollouts)}
-            run.log(metrics, own, rollouts, rewards, weights, asked, model.config.vocab_size)
-            write_page(run, tokenizer, rollouts, rewards, weights, asked)
+            run.log(metrics, own, rollouts, rewards, weights, rows, model.config.vocab_size)
+            write_page(run, tokenizer, rollouts, rewards, weights, rows)
             run.save(model, tokenizer, optimizer)
         run.save(model, tokenizer, optimizer, last=True)
     run.end()
     return run.summarise(after=measure(model, tokenizer, held_out, config, "after "))
 
 
-# ------------------------------------------------------------------------------ its helpers
+# ------------------------------------------------------------------------------ helpers of train
 
 
 def load(config):
@@ -427,13 +428,13 @@ def of_rollouts(rollouts):
             "length": int(rollouts.lengths.sum()) / n}
 
 
-def write_page(run, tokenizer, rollouts, rewards, weights, asked):
+def write_page(run, tokenizer, rollouts, rewards, weights, rows):
     """A page of this step's credit, every --pages-every steps."""
     config = run.config
     if config.pages_every and run.step % config.pages_every == 0:
         show.of_step(run.folder / "pages" / f"step_{run.step:05d}.html",
                      f"{config.method}, step {run.step}", tokenizer, rollouts, rewards, weights,
-                     asked, config.method)
+                     rows, config.method)
 
 
 # ------------------------------------------------------------------------------ the command line
