@@ -54,7 +54,7 @@ def by_bytes(pieces):
             while depth and stop < len(text):
                 depth += {"{": 1, "}": -1}.get(text[stop], 0)
                 stop += 1
-            found = found if depth else (begin, stop)
+            found = None if depth else (begin, stop)  # cut off: no earlier box is paid
     if found is None:
         return None
     begin, stop = found
@@ -78,11 +78,11 @@ def test_no_box_or_half_a_box(attempt):
 
 
 def test_the_last_box_is_the_one_that_is_rewarded(attempt):
-    """A completion may change its mind. The last complete box counts; a box after it that never
-    closes does not."""
+    """A completion may change its mind: the last box counts. If it was cut off there is no answer,
+    and no earlier box stands in for it."""
     expect_equal(span(attempt, b"\\boxed{", b"1", b"}", b" no ", b"\\boxed{", b"2", b"}"),
                  (4, 5, 6, 7))
-    expect_equal(span(attempt, b"\\boxed{", b"1", b"}", b" so ", b"\\boxed{", b"2"), (0, 1, 2, 3))
+    expect_equal(span(attempt, b"\\boxed{", b"1", b"}", b" so ", b"\\boxed{", b"2"), None)
 
 
 def test_braces_nest(attempt):
