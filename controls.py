@@ -1,4 +1,4 @@
-r"""Controls that make a claim about credit falsifiable; flags of every method.
+r"""Controls that make a claim about credit falsifiable; flags of every script.
 
     python grail.py --credit shuffled     # the same weights, permuted inside each completion
     python grail.py --credit uniform      # all 1: GRPO
@@ -40,7 +40,7 @@ def shuffled_credit(credit_fn, seed):
 
 
 def ones(forward):
-    """Every token the same credit, (b, T): GRPO's."""
+    """Every token the same credit, (b, T): grpo.uniform, which this file cannot import."""
     return torch.ones_like(forward.logprobs)
 
 

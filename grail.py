@@ -58,6 +58,7 @@ def grail_credit(s, mask, spans, advantages, reweight="wrong",
     n = before.sum(1, keepdim=True)                                          # (B, 1)
 
     # In float64, because equal saliencies must give exactly 1: fp32 rounding is worth 0.002 there.
+    # The floor is relative to the largest s, since log 0 is -inf.
     s = torch.where(mask, s.double(), 0.0)                                   # (B, T)
     log_s = (s + 1e-8 * s.amax(1, keepdim=True).clamp(min=1e-30)).log()      # (B, T)
     mean = (log_s * before).sum(1, keepdim=True) / n                         # (B, 1)
@@ -66,8 +67,8 @@ def grail_credit(s, mask, spans, advantages, reweight="wrong",
 
     w = torch.where(before, (w_mean + w_std * z).clamp(w_min, w_max), 1.0)   # (B, T)
     w = torch.where((t >= content) & (t < close), w_max, w)                  # (B, T)
-    # Two tokens at least: one has no spread. Without a box there is none.
-    return torch.where(sides[reweight] & (n >= 2), w, 1.0).float() * mask        # (B, T)
+    # Fewer than two tokens before the box have no spread; without a box n is 0, and z was NaN.
+    return torch.where(sides[reweight] & (n >= 2), w, 1.0).float() * mask    # (B, T)
 
 
 def credit(config, signal=saliency.gradient_activation, credit_fn=grail_credit):
@@ -91,8 +92,8 @@ def credit(config, signal=saliency.gradient_activation, credit_fn=grail_credit):
         needed = spans.where((side & enough)[:, None], -1)    # (b, 4)
         s = signal(forward, needed, config.activation)        # (b, T)
 
-        lost = torch.where(side, ~enough, torch.nan)          # (b,) NaN: not counted
-        forward.metrics["fallback"] = to_device(lost, A.device)
+        fell_back = torch.where(side, ~enough, torch.nan)     # (b,) NaN: not counted
+        forward.metrics["fallback"] = to_device(fell_back, A.device)
         spans = to_device(spans, A.device)                    # (b, 4)
         return credit_fn(s, forward.completion_mask, spans, A, config.reweight)
 

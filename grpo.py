@@ -6,7 +6,7 @@ r"""GRPO on mathematics, one card, no framework: the baseline, and the loop all 
 
 Sample G completions for each of N problems, reward those whose box is right, and push up the tokens
 of the completions that beat their own group. A method of token-level credit is one function,
-`credit(forward) -> weights (B, T)`; GRPO's is `uniform`, grail.py's is `grail_credit`.
+`credit_fn(forward) -> weights (b, t)`, one weight for each token. GRPO's is `uniform`: all ones.
 
 What we left out, on purpose: a value network, a reward model, several optimizer steps on parts of
 one batch, learning-rate decay, LoRA, more than one card.
@@ -100,19 +100,19 @@ def update(model, optimizer, rollouts, rewards, credit_fn, config, tokenizer, re
 
     if whole_batch is not None and batch.micro:
         with torch.no_grad():
-            forwards = (scored(model, batch, rows, config, rollouts.logprobs)
+            forwards = (policy_forward(model, batch, rows, config, rollouts.logprobs)
                         for rows in batch.micro)
             credit_fn = whole_batch(forwards, advantages, batch.mask)
 
     for iteration in range(config.num_iterations if batch.micro else 0):
         for rows in tqdm(batch.micro, desc="update", leave=False, disable=None):
-            forward = scored(model, batch, rows, config)
+            forward = policy_forward(model, batch, rows, config)
             at = forward.rows, slice(forward.logprobs.shape[1])  # where they are in (B, T)
             if iteration == 0:
                 weights[at] = token_weights(credit_fn, forward)
                 sums.add_rollouts(forward)
-                if graphs.overwritten(model, forward):
-                    forward = scored(model, batch, rows, config)
+                if graphs.overwritten(model, forward):  # by the credit function; --compile alone
+                    forward = policy_forward(model, batch, rows, config)
                 old[at] = forward.logprobs.detach()
                 if reference is not None:
                     ref[at] = reference_logprobs(reference, batch, rows, config)
@@ -128,7 +128,7 @@ def update(model, optimizer, rollouts, rewards, credit_fn, config, tokenizer, re
                 objective = objective - config.kl * penalty  # (b, t)
                 sums.kl = sums.kl + penalty.detach().sum()
             loss = -(objective * scale[at]).sum()
-            graphs.backward(model, loss)
+            graphs.backward(model, loss)  # loss.backward()
 
             sums.add_pass(forward, surrogate < ratio * A, loss)
             del forward, ratio, surrogate, objective, loss  # free before the next forward is built
@@ -146,7 +146,7 @@ class Batch(NamedTuple):
     advantages: torch.Tensor        # (B,)
     token_advantages: torch.Tensor  # (B, T)
     mask: torch.Tensor              # (B, T) bool, completion tokens of the rows that count
-    graded: torch.Tensor            # (B,) bool, rows that have a gradient
+    has_gradient: torch.Tensor      # (B,) bool
     signs: list                     # B of -1, 0, 1: the advantages', on the CPU
     micro: list                     # lists of row numbers
     groups: int                     # N
@@ -162,8 +162,8 @@ def plan(model, rollouts, rewards, advantages, token_advantages, config, tokeniz
 
     # A row of advantage 0 has gradient 0: skip its forward, keep it in the denominator. Not under
     # a KL penalty, which pulls on every row.
-    graded = trained & (token_advantages != 0).any(1)  # (B,)
-    needed = trained if config.kl > 0 else graded      # (B,)
+    has_gradient = trained & (token_advantages != 0).any(1)  # (B,)
+    needed = trained if config.kl > 0 else has_gradient      # (B,)
 
     # Rows of one sign together: a credit function that reweights one sign can then skip whole
     # micro-batches. Then by length: rows of one micro-batch are padded to its longest.
@@ -173,8 +173,8 @@ def plan(model, rollouts, rewards, advantages, token_advantages, config, tokeniz
     order.sort(key=lambda i: (signs[i], -tokens[i]))
     padded = [graphs.padded_length(model, n) for n in tokens]
     micro = microbatches(order, padded, config.tokens_per_microbatch)
-    return Batch(rollouts, rewards.flatten(), advantages, token_advantages, mask, graded, signs,
-                 micro, len(rewards), tokenizer)
+    return Batch(rollouts, rewards.flatten(), advantages, token_advantages, mask, has_gradient,
+                 signs, micro, len(rewards), tokenizer)
 
 
 def microbatches(rows, tokens, budget):
@@ -198,7 +198,7 @@ def autocast(device):
     return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
 
 
-def scored(model, batch, rows, config, logprobs=None):
+def policy_forward(model, batch, rows, config, logprobs=None):
     """The policy's Forward of `rows`, a list of b row numbers; logprobs: see forward_pass."""
     device = batch.mask.device
     at = to_device(rows, device)  # (b,)
@@ -236,14 +236,18 @@ def token_weights(credit_fn, forward):
 
 
 def optimizer_step(model, optimizer, sums, old, weights, credit_fn, config):
-    """Clip the gradient and step, unless a number is not finite: then no parameter is touched.
-
-    Raises FloatingPointError, which names the first tensor that is not finite.
-    """
+    """Clip the gradient and step, unless a number is not finite: then no parameter is touched."""
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     norm = torch.nn.utils.get_total_norm(list(gradients.values()))
     sums.grad_norm = sums.grad_norm + norm
+    refuse_bad_numbers(norm, gradients, sums, old, weights, credit_fn, config)
+    torch.nn.utils.clip_grads_with_norm_(model.parameters(), config.grad_clip, norm)
+    optimizer.step()
+    graphs.zero_grad(model, optimizer)
 
+
+def refuse_bad_numbers(norm, gradients, sums, old, weights, credit_fn, config):
+    """Raise FloatingPointError for weights below 0 and for whatever is not finite, by its name."""
     # Read together: each read waits for the GPU.
     least, most = weights.aminmax()
     loss, grad_norm, least, most = torch.stack([sums.loss, norm, least, most]).tolist()
@@ -254,17 +258,13 @@ def optimizer_step(model, optimizer, sums, old, weights, credit_fn, config):
     if not math.isfinite(loss + grad_norm):
         stop_at(loss, grad_norm, config, {"log-probabilities": old, **gradients})
 
-    torch.nn.utils.clip_grads_with_norm_(model.parameters(), config.grad_clip, norm)
-    optimizer.step()
-    graphs.zero_grad(model, optimizer)
-
 
 class Sums:
     """The log's sums over an update. They stay on the device: each read waits for the GPU."""
 
     def __init__(self, batch):
         self.batch = batch
-        self.credit = {}  # name -> (2,): sum of Forward.metrics over graded rows, and their number
+        self.method = {}  # name -> (2,): sum of Forward.metrics over rows, and their number
         zero = torch.zeros((), device=batch.mask.device)
         self.loss = self.grad_norm = self.clipped = self.tokens = self.kl = zero
         self.entropy = self.first_tokens = self.gap = self.gap_max = zero
@@ -279,9 +279,9 @@ class Sums:
         self.entropy = self.entropy + forward.entropy.sum()
         self.first_tokens = self.first_tokens + forward.completion_mask.sum()
         for name, values in forward.metrics.items():  # NaN: says nothing of this row
-            on = self.batch.graded[forward.rows] & ~values.isnan()  # (b,)
+            on = self.batch.has_gradient[forward.rows] & ~values.isnan()  # (b,)
             total = torch.where(on, values.float(), 0.0).sum()
-            self.credit[name] = self.credit.get(name, 0) + torch.stack([total, on.sum().float()])
+            self.method[name] = self.method.get(name, 0) + torch.stack([total, on.sum().float()])
 
     def add_pass(self, forward, clipped, loss):
         """What every pass adds; clipped (b, t): where the clip took the gradient away."""
@@ -293,10 +293,10 @@ class Sums:
         """The numbers of the log, floats. Of several passes, `loss` and `grad_norm` (before the
         clipping) are means, `clipped` and `kl` shares of all tokens; the rest is the first's."""
         batch, passes = self.batch, config.num_iterations
-        on = batch.mask & batch.graded[:, None]               # (B, T)
+        on = batch.mask & batch.has_gradient[:, None]               # (B, T)
         credited = batch.token_advantages * weights           # (B, T)
         w = weights[on] if on.any() else torch.ones(1)        # (tokens,)
-        rows = max(1, int(batch.graded.sum()))
+        rows = max(1, int(batch.has_gradient.sum()))
         tokens = max(1.0, float(self.tokens))
         first = max(1.0, float(self.first_tokens))
         informative = (batch.token_advantages.reshape(batch.groups, -1) != 0).any(1)  # (N,)
@@ -315,7 +315,7 @@ class Sums:
             "weight_max": float(w.max()),
             "ess": float(saliency.effective_sample_size_ratio(credited, on).sum()) / rows,
             "top10": float(saliency.top_mass(credited, on).sum()) / rows,
-            **{name: float(total) / max(1.0, float(n)) for name, (total, n) in self.credit.items()},
+            **{name: float(total) / max(1.0, float(n)) for name, (total, n) in self.method.items()},
         }
 
 
@@ -339,16 +339,24 @@ def train(config, credit_fn=uniform, make_prompts=one_prompt, reward_fn=outcome_
           whole_batch=None):
     """Train config.model by GRPO with this credit function; returns a summary (dict).
 
+    A method hands in what it does in its own way:
+
+        credit_fn     forward -> weights (b, t)                     grail.py, oar.py
+        whole_batch   all forwards -> credit_fn                     delta.py
+        make_prompts  problem -> its prompts                        scrl.py
+        reward_fn     rollouts -> rewards, advantages of tokens     scrl.py
+
     The folder of the run is described in engine/runs.py. Raises BadInput for a user's mistake, and
     SystemExit(129, 130 or 143) when a signal ended it, after saving the last whole step.
     """
     check(config)
+    # --credit and --reward may put a control in their place.
     credit_fn, reward_fn, whole_batch = controls.apply(config, credit_fn, reward_fn, whole_batch)
     model, tokenizer, reference, optimizer, checkpoint = load(config)
     train_set, held_out = problems.load_split(config)
     prompts = [make_prompts(tokenizer, row, config) for row in train_set]
     m = len(prompts[0])  # prompts a problem
-    run = start(config, model, tokenizer, optimizer, train_set, prompts, checkpoint)
+    run = prepare(config, model, tokenizer, optimizer, train_set, prompts, checkpoint)
     if run.step == 0:
         run.summarise(before=measure(model, tokenizer, held_out, config, "before"))
 
@@ -361,14 +369,14 @@ def train(config, credit_fn=uniform, make_prompts=one_prompt, reward_fn=outcome_
                 group["lr"] = config.lr * min(1.0, (run.step + 1) / max(1, config.warmup))
 
             numbers = problems_of_step(run.step, config.prompts, len(train_set), config.seed)
-            rows = [train_set[i] for i in numbers]  # N problems
+            chosen = [train_set[i] for i in numbers]  # N problems
             rollouts = sample(model, tokenizer, [p for i in numbers for p in prompts[i]],
                               samples=config.group // m, max_new_tokens=config.max_new_tokens,
                               temperature=config.temperature, seed=seed,
                               keys=prompt_keys(numbers, m, len(train_set)))
             clock.sampling_ended()
 
-            rewards, token_advantages, own = reward_fn(rollouts, rows, config, tokenizer)
+            rewards, token_advantages, own = reward_fn(rollouts, chosen, config, tokenizer)
             stats, weights = update(model, optimizer, rollouts, rewards, credit_fn, config,
                                     tokenizer, reference, token_advantages, whole_batch)
             refuse_a_wrong_scorer(stats, config)
@@ -376,8 +384,8 @@ def train(config, credit_fn=uniform, make_prompts=one_prompt, reward_fn=outcome_
             run.step += 1
             metrics = {"step": run.step, "reward": float(rewards.mean()), **own, **stats,
                        **of_rollouts(rollouts), **clock.metrics(rollouts)}
-            run.log(metrics, own, rollouts, rewards, weights, rows, model.config.vocab_size)
-            write_page(run, tokenizer, rollouts, rewards, weights, rows)
+            run.log(metrics, own, rollouts, rewards, weights, chosen, model.config.vocab_size)
+            write_page(run, tokenizer, rollouts, rewards, weights, chosen)
             run.save(model, tokenizer, optimizer)
         run.save(model, tokenizer, optimizer, last=True)
     run.end()
@@ -399,15 +407,15 @@ def load(config):
     return model, tokenizer, reference, optimizer, checkpoint
 
 
-def start(config, model, tokenizer, optimizer, rows, prompts, checkpoint):
+def prepare(config, model, tokenizer, optimizer, train_set, prompts, checkpoint):
     """The open Run, new or continued, once all is checked that can be before the first step."""
     longest = problems.longest_prompt(model, tokenizer, [p for several in prompts for p in several])
     if config.compile:
         model.graphs = graphs.Graphs(model, config.tokens_per_microbatch)
-    run = open_run(config, optimizer, rows, checkpoint)
+    run = open_run(config, optimizer, train_set, checkpoint)
     if config.checkpointing:
         enable_checkpointing(model)
-    print_settings(config, model, tokenizer, prompts[0], len(rows), longest,
+    print_settings(config, model, tokenizer, prompts[0], len(train_set), longest,
                    stop_ids(model, tokenizer))
     return run
 
@@ -428,13 +436,13 @@ def of_rollouts(rollouts):
             "length": int(rollouts.lengths.sum()) / n}
 
 
-def write_page(run, tokenizer, rollouts, rewards, weights, rows):
+def write_page(run, tokenizer, rollouts, rewards, weights, chosen):
     """A page of this step's credit, every --pages-every steps."""
     config = run.config
     if config.pages_every and run.step % config.pages_every == 0:
         show.of_step(run.folder / "pages" / f"step_{run.step:05d}.html",
                      f"{config.method}, step {run.step}", tokenizer, rollouts, rewards, weights,
-                     rows, config.method)
+                     chosen, config.method)
 
 
 # ------------------------------------------------------------------------------ the command line

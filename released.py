@@ -78,30 +78,30 @@ def grail_credit(s, mask, spans, advantages, reweight="wrong",
     Padding gets 0, but not on the box, which is marked whatever the mask says. Raises ValueError
     for w_std = 0, as the release does, or an unknown `reweight`.
     """
-    A = advantages[:, None]                                                  # (B, 1)
+    A = advantages[:, None]  # (B, 1)
     sides = {"wrong": A <= 0, "correct": A > 0, "both": torch.ones_like(A).bool()}
     if reweight not in sides or w_std is None or w_std <= 0:
         raise ValueError(f"reweight={reweight!r} must be wrong, correct or both; "
                          f"w_std={w_std!r} positive.")
 
-    t = torch.arange(s.shape[1], device=s.device)                            # (T,)
-    start, content, close, end = spans.T[:, :, None]                         # (B, 1) each
-    boxed = start >= 0                                                       # (B, 1)
-    n = mask.sum(1, keepdim=True).clamp(min=1)                               # (B, 1)
+    t = torch.arange(s.shape[1], device=s.device)     # (T,)
+    start, content, close, end = spans.T[:, :, None]  # (B, 1) each
+    boxed = start >= 0                                # (B, 1)
+    n = mask.sum(1, keepdim=True).clamp(min=1)        # (B, 1)
 
-    s = torch.where(mask, s.double(), 0.0)                                   # (B, T)
-    log_s = (s + 1e-8).log()                                                 # (B, T)
-    mean = (log_s * mask).sum(1, keepdim=True) / n                           # (B, 1)
-    variance = ((log_s - mean).square() * mask).sum(1, keepdim=True) / n     # (B, 1)
-    z = (log_s - mean) / (variance + 1e-8).sqrt()                            # (B, T)
-    w = (w_mean + w_std * z).clamp(w_min, w_max)                             # (B, T)
+    s = torch.where(mask, s.double(), 0.0)                                # (B, T)
+    log_s = (s + 1e-8).log()                                              # (B, T)
+    mean = (log_s * mask).sum(1, keepdim=True) / n                        # (B, 1)
+    variance = ((log_s - mean).square() * mask).sum(1, keepdim=True) / n  # (B, 1)
+    z = (log_s - mean) / (variance + 1e-8).sqrt()                         # (B, T)
+    w = (w_mean + w_std * z).clamp(w_min, w_max)                          # (B, T)
 
-    w = torch.where(sides[reweight] & boxed, w, 1.0) * mask                      # (B, T)
-    inside = (t >= content) & (t < close)                                    # (B, T)
-    delimiter = (t >= start) & (t < end) & ~inside                           # (B, T)
-    after = (t >= end) & mask & boxed                                        # (B, T)
+    w = torch.where(sides[reweight] & boxed, w, 1.0) * mask  # (B, T)
+    inside = (t >= content) & (t < close)                    # (B, T)
+    delimiter = (t >= start) & (t < end) & ~inside           # (B, T)
+    after = (t >= end) & mask & boxed                        # (B, T)
     w = torch.where(inside, w_max, w)
-    return torch.where(delimiter | after, w_mean, w).float()                 # (B, T)
+    return torch.where(delimiter | after, w_mean, w).float()  # (B, T)
 
 
 def gradient_activation(forward, spans, activation="embeddings"):
@@ -109,10 +109,10 @@ def gradient_activation(forward, spans, activation="embeddings"):
     predicted: the saliency of token t is that of token t - 1, of the first that of the prompt."""
     J = saliency.answer_loss(forward, spans)
     if J is None:
-        return torch.zeros_like(forward.logprobs)                            # (b, T)
-    activation = saliency.activations(forward, activation)                         # (b, L, H)
-    s = saliency.gradient_times_activation(J, activation)                    # (b, L)
-    s = s.gather(1, forward.position - 1)                                       # (b, T)
+        return torch.zeros_like(forward.logprobs)           # (b, T)
+    activation = saliency.activations(forward, activation)  # (b, L, H)
+    s = saliency.gradient_times_activation(J, activation)   # (b, L)
+    s = s.gather(1, forward.position - 1)                   # (b, T)
     return torch.where(forward.completion_mask, s, 0.0)
 
 
@@ -121,14 +121,14 @@ def grail(config):
     signs = {"wrong": [-1], "correct": [1], "both": [-1, 1]}[config.reweight]
 
     def weights(forward):
-        A = forward.advantages                                               # (b,)
-        spans = saliency.answer_spans(forward, "first")                      # (b, 4) on the CPU
-        asked = torch.tensor([sign in signs for sign in forward.signs])      # (b,)
-        found = spans[:, 0] >= 0                                             # (b,)
-        lost = torch.where(asked, ~found, torch.nan)         # (b,) NaN: not counted
+        A = forward.advantages                                           # (b,)
+        spans = saliency.answer_spans(forward, "first")                  # (b, 4) on the CPU
+        asked = torch.tensor([sign in signs for sign in forward.signs])  # (b,)
+        found = spans[:, 0] >= 0                                         # (b,)
+        lost = torch.where(asked, ~found, torch.nan)                     # (b,) NaN: not counted
         forward.metrics["fallback"] = to_device(lost, A.device)
-        wanted = spans.where((asked & found)[:, None], -1)                   # (b, 4)
-        s = gradient_activation(forward, wanted, config.activation)                # (b, T)
+        wanted = spans.where((asked & found)[:, None], -1)           # (b, 4)
+        s = gradient_activation(forward, wanted, config.activation)  # (b, T)
         spans = to_device(spans, A.device)
         return grail_credit(s, forward.completion_mask, spans, A, config.reweight)
 
@@ -153,10 +153,10 @@ def oar_credit(s, scored, mask, q=0.4, beta=2.0, floor=0.1):
     Arguments as in oar.oar_credit. Rows without a scored token, of equal signals, or with one that
     is not finite get ones; this last is ours, theirs hands the NaN on.
     """
-    scored = scored & mask                                             # (B, T)
-    n = scored.sum(1, keepdim=True)                                    # (B, 1)
-    finite = (s.isfinite() | ~scored).all(1, keepdim=True)             # (B, 1)
-    s = torch.where(scored & finite, s, 0.0).clamp(min=0)              # (B, T)
+    scored = scored & mask                                  # (B, T)
+    n = scored.sum(1, keepdim=True)                         # (B, 1)
+    finite = (s.isfinite() | ~scored).all(1, keepdim=True)  # (B, 1)
+    s = torch.where(scored & finite, s, 0.0).clamp(min=0)   # (B, T)
 
     z = (1 + s.float()).log().double()                                 # (B, T)
     high = z.masked_fill(~scored, -torch.inf).amax(1, keepdim=True)    # (B, 1)
@@ -164,14 +164,14 @@ def oar_credit(s, scored, mask, q=0.4, beta=2.0, floor=0.1):
     fell_back = (n == 0) | (high == low) | ~finite                     # (B, 1)
     z = torch.where(fell_back, 0.0, (z - low) / (high - low + 1e-12))  # (B, T)
 
-    ordered = z.masked_fill(~scored, torch.inf).sort(1).values         # (B, T)
-    index = (q * n).floor().long().minimum(n - 1).clamp(min=0)         # (B, 1)
-    tau = ordered.gather(1, index)                                     # (B, 1)
-    suppressed = (z / (tau + 1e-12)).clamp(min=floor)                  # (B, T)
-    boosted = 1 + beta * (z - tau) / (1 - tau + 1e-12)                 # (B, T)
-    w = torch.where(z < tau, suppressed, boosted) * scored             # (B, T)
-    w = w * n / (w.sum(1, keepdim=True) + 1e-8)                        # (B, T)
-    w = torch.where(scored & ~fell_back, w, 1.0) * mask                # (B, T)
+    ordered = z.masked_fill(~scored, torch.inf).sort(1).values  # (B, T)
+    index = (q * n).floor().long().minimum(n - 1).clamp(min=0)  # (B, 1)
+    tau = ordered.gather(1, index)                              # (B, 1)
+    suppressed = (z / (tau + 1e-12)).clamp(min=floor)           # (B, T)
+    boosted = 1 + beta * (z - tau) / (1 - tau + 1e-12)          # (B, T)
+    w = torch.where(z < tau, suppressed, boosted) * scored      # (B, T)
+    w = w * n / (w.sum(1, keepdim=True) + 1e-8)                 # (B, T)
+    w = torch.where(scored & ~fell_back, w, 1.0) * mask         # (B, T)
     return w.float(), fell_back[:, 0]
 
 
@@ -179,15 +179,15 @@ def input_gradient(forward, spans, sigma=1e-3, seed=0):
     """OAR-G as the reproduction has it, (b, T) fp32: saliency.input_gradient with one draw of noise
     on the positions that predict the completion up to the box's end, their scores for the tokens
     that they predict, multiplied by the noisy embeddings, for all of the box."""
-    scores = torch.zeros_like(forward.logprobs)                        # (b, T)
+    scores = torch.zeros_like(forward.logprobs)  # (b, T)
     asked = [(i, start, end) for i, (start, _, _, end) in enumerate(spans.tolist()) if start < end]
     if not asked:
         return scores
     boxes = [(i, t) for i, start, end in asked for t in range(start, end)]
     lengths = [end - start for _, start, end in asked]
-    i, t = to_device(boxes, scores.device).T                             # (K,) each
-    clean = forward.embeddings.detach()                                # (b, L, H)
-    before_each = forward.position - 1                                    # (b, T)
+    i, t = to_device(boxes, scores.device).T  # (K,) each
+    clean = forward.embeddings.detach()       # (b, L, H)
+    before_each = forward.position - 1        # (b, T)
 
     def answer_logits(hidden):
         """(K, H) -> a row's (K_i, V) each."""
@@ -195,16 +195,16 @@ def input_gradient(forward, spans, sigma=1e-3, seed=0):
 
     with torch.no_grad():
         before = answer_logits(forward.hidden[i, t])
-    noise = torch.zeros(*scores.shape, clean.shape[2]).to(clean)       # (b, T, H)
+    noise = torch.zeros(*scores.shape, clean.shape[2]).to(clean)  # (b, T, H)
     for row, _, end in asked:
         key = (seed, 0, forward.sampled[row])
         noise[row, :end] = sigma * saliency.normals(key, noise[row, :end])
     leaf = saliency.add_at(clean, before_each, noise).requires_grad_()  # (b, L, H)
-    hidden = saliency.run_layers(forward, leaf)                        # (b, L, H)
+    hidden = saliency.layers_again(forward, leaf)                       # (b, L, H)
     after = answer_logits(hidden[i, before_each[i, t]])
     K = sum(saliency.answer_shift(a, b, None) for a, b in zip(before, after))
-    score = saliency.gradient_dot_activation(K, leaf, leaf.detach())   # (b, L)
-    score = score.gather(1, before_each)                               # (b, T)
+    score = saliency.gradient_dot_activation(K, leaf, leaf.detach())  # (b, L)
+    score = score.gather(1, before_each)                              # (b, T)
     for (row, _, end), a, b in zip(asked, before, after):
         scores[row, :end] = score[row, :end] * saliency.moved(a, b)
     return scores
@@ -217,13 +217,13 @@ def oar(config):
                        "--as-released authors or --signal gradient.")
 
     def weights(forward):
-        mask = forward.completion_mask                                 # (b, T)
-        spans = saliency.answer_spans(forward, "first")                # (b, 4) on the CPU
-        asked = torch.tensor(forward.signs) != 0                       # (b,) no gradient at A = 0
-        spans = spans.where(asked[:, None], -1)                        # (b, 4)
-        s = input_gradient(forward, spans, seed=config.seed)           # (b, T)
-        boxed = to_device(spans[:, :1] >= 0, mask.device)                # (b, 1)
-        w, fell_back = oar_credit(s, boxed & mask, mask)               # (b, T), (b,)
+        mask = forward.completion_mask                        # (b, T)
+        spans = saliency.answer_spans(forward, "first")       # (b, 4) on the CPU
+        asked = torch.tensor(forward.signs) != 0              # (b,) no gradient at A = 0
+        spans = spans.where(asked[:, None], -1)               # (b, 4)
+        s = input_gradient(forward, spans, seed=config.seed)  # (b, T)
+        boxed = to_device(spans[:, :1] >= 0, mask.device)     # (b, 1)
+        w, fell_back = oar_credit(s, boxed & mask, mask)      # (b, T), (b,)
         forward.metrics["fallback"] = fell_back
         return w
 
@@ -240,31 +240,31 @@ def delta_weights(centroid, inner, advantages, mask, refinements=1, low=0.8, hig
     Arguments as in delta.delta_weights. zero: completions of A = 0 enter the mean with `low`
     ("low", as released) or with 1 ("one"). fresh: gamma of the last margins, not of those before.
     """
-    A = advantages[:, None].double()                          # (B, 1)
-    good = (mask & (A > 0)).double()                          # (B, T)
-    bad = (mask & (A < 0)).double()                           # (B, T)
+    A = advantages[:, None].double()  # (B, 1)
+    good = (mask & (A > 0)).double()  # (B, T)
+    bad = (mask & (A < 0)).double()   # (B, T)
 
     def margins(alpha):
-        share = A.abs() * alpha                               # (B, T)
+        share = A.abs() * alpha  # (B, T)
         mu = centroid(share * good) / (share * good).sum().clamp(min=1e-8)
         nu = centroid(share * bad) / (share * bad).sum().clamp(min=1e-8)
         b = (nu.square().sum() - mu.square().sum()) / 2
-        m = 2 * (inner(mu - nu) + b)                          # (B, T)
+        m = 2 * (inner(mu - nu) + b)  # (B, T)
         return torch.where(mask, m * A.sign(), 0.0)
 
     def spread(m):
         stds = []
         for side in (good, bad):
             n = side.sum().clamp(min=1)
-            centred = (m - (m * side).sum() / n) * side       # (B, T)
+            centred = (m - (m * side).sum() / n) * side  # (B, T)
             variance = centred.square().sum() / n
             stds.append(variance.clamp(min=1e-8).sqrt())
         return torch.where(A > 0, stds[0], stds[1])
 
-    m = margins(torch.ones_like(good))                        # (B, T)
-    gamma = spread(m)                                         # (B, 1)
+    m = margins(torch.ones_like(good))  # (B, T)
+    gamma = spread(m)                   # (B, 1)
     for _ in range(refinements):
-        alpha = (m / gamma).sigmoid()                         # (B, T)
+        alpha = (m / gamma).sigmoid()  # (B, T)
         gamma = spread(m)
         m = margins(alpha)
     if fresh:
@@ -272,5 +272,5 @@ def delta_weights(centroid, inner, advantages, mask, refinements=1, low=0.8, hig
 
     w = (low + (high - low) * (m / gamma).sigmoid()) * (good + bad)  # (B, T)
     w = torch.where(mask & (A == 0), {"low": low, "one": 1.0}[zero], w)
-    w = w * (w > 0).sum() / w.sum().clamp(min=1e-8)           # (B, T)
+    w = w * (w > 0).sum() / w.sum().clamp(min=1e-8)  # (B, T)
     return w.float(), torch.zeros((), dtype=torch.bool, device=mask.device)

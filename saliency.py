@@ -101,7 +101,7 @@ def answer_loss(forward, spans):
              for t in range(start, end)]
     if not boxes:
         return None
-    i, t = to_device(boxes, forward.hidden.device).T                             # (K,) each
+    i, t = to_device(boxes, forward.hidden.device).T                           # (K,) each
     y = forward.completion_ids[i, t]                                           # (K,)
     logits = forward.head(forward.hidden[i, t]).float() / forward.temperature  # (K, V)
     return -logits.log_softmax(-1).gather(1, y[:, None]).sum()
@@ -122,15 +122,15 @@ def activations(forward, which="embeddings"):
 def gradient_activation(forward, spans, activation="embeddings"):
     """GRAIL's saliency of every completion token, (b, T) fp32, detached; 0 on padding.
 
-    forward: score.Forward of b rows, still in the graph. spans (b, 4) on the CPU: see answer_spans;
+    forward: a Forward of b rows, still in the graph. spans (b, 4) on the CPU: see answer_spans;
     rows of -1 are not asked about and get 0. activation: see activations. One extra backward.
     """
     J = answer_loss(forward, spans)
     if J is None:
-        return torch.zeros_like(forward.logprobs)                        # (b, T)
-    s = gradient_times_activation(J, activations(forward, activation))         # (b, L)
+        return torch.zeros_like(forward.logprobs)                       # (b, T)
+    s = gradient_times_activation(J, activations(forward, activation))  # (b, L)
     # Not times the mask: NaN times 0 is NaN, and padding may hold anything.
-    s = s.gather(1, forward.position)                                       # (b, T)
+    s = s.gather(1, forward.position)  # (b, T)
     return torch.where(forward.completion_mask, s, 0.0)
 
 
@@ -148,25 +148,25 @@ def answer_shift(clean, other, ids, outcome="mean"):
     "likelihood"  how much less likely the K tokens became, a mean over them: may be negative
     """
     if outcome == "mean":
-        clean = clean.mean(-2, keepdim=True)       # (..., 1, V)
-        other = other.mean(-2, keepdim=True)       # (..., 1, V)
+        clean = clean.mean(-2, keepdim=True)  # (..., 1, V)
+        other = other.mean(-2, keepdim=True)  # (..., 1, V)
     if outcome == "first":
-        clean = clean[..., :1, :]                  # (..., 1, V)
-        other = other[..., :1, :]                  # (..., 1, V)
-    p = clean.log_softmax(-1)                      # (..., 1 or K, V)
-    q = other.log_softmax(-1)                      # (..., 1 or K, V)
+        clean = clean[..., :1, :]  # (..., 1, V)
+        other = other[..., :1, :]  # (..., 1, V)
+    p = clean.log_softmax(-1)      # (..., 1 or K, V)
+    q = other.log_softmax(-1)      # (..., 1 or K, V)
 
     if outcome == "likelihood":
-        fallen = p - q                             # (..., K, V)
+        fallen = p - q  # (..., K, V)
         k = torch.arange(len(ids))
-        return fallen[..., k, ids].mean(-1)        # (...)
-    return (p.exp() * (p - q)).sum(-1).mean(-1)    # (...)
+        return fallen[..., k, ids].mean(-1)      # (...)
+    return (p.exp() * (p - q)).sum(-1).mean(-1)  # (...)
 
 
 def gradient_dot_activation(K, leaf, activation):
     """| < dK/dx_t, a_t > | of every position, (b, L): K a scalar of leaf x, both (b, L, H)."""
-    gradient, = torch.autograd.grad(K, leaf)         # (b, L, H)
-    return (gradient * activation).sum(-1).abs()     # (b, L)
+    gradient, = torch.autograd.grad(K, leaf)      # (b, L, H)
+    return (gradient * activation).sum(-1).abs()  # (b, L)
 
 
 def input_gradient(forward, spans, draws=4, sigma=1e-3, seed=0, outcome="mean"):
@@ -185,15 +185,15 @@ def input_gradient(forward, spans, draws=4, sigma=1e-3, seed=0, outcome="mean"):
     gone then, and grpo.update runs it again). No parameter's .grad is touched. A row whose answer
     moves by less than fp32 rounding gets zeros.
     """
-    scores = torch.zeros_like(forward.logprobs)                       # (b, T)
+    scores = torch.zeros_like(forward.logprobs)  # (b, T)
     asked = [(i, *span) for i, span in enumerate(spans.tolist()) if span[1] < span[2]]
     if not asked:
         return scores
     contents = [(i, t) for i, _, content, close, _ in asked for t in range(content, close)]
     lengths = [close - content for _, _, content, close, _ in asked]
-    i, t = to_device(contents, scores.device).T                         # (K,) each
+    i, t = to_device(contents, scores.device).T  # (K,) each
     ids = forward.completion_ids[i, t].split(lengths)                 # a row's (K_i,) each
-    clean = forward.embeddings.detach()                               # (b, L, H)
+    clean = forward.embeddings.detach()  # (b, L, H)
 
     def answer_logits(hidden):
         """(K, H) -> a row's (K_i, V) each."""
@@ -206,12 +206,12 @@ def input_gradient(forward, spans, draws=4, sigma=1e-3, seed=0, outcome="mean"):
         for row, start, *_ in asked:
             key = (seed, draw, forward.sampled[row])
             noise[row, :start] = sigma * normals(key, noise[row, :start])
-        leaf = add_at(clean, forward.position, noise).requires_grad_()   # (b, L, H)
-        hidden = run_layers(forward, leaf)                            # (b, L, H)
+        leaf = add_at(clean, forward.position, noise).requires_grad_()  # (b, L, H)
+        hidden = layers_again(forward, leaf)                            # (b, L, H)
         after = answer_logits(hidden[i, forward.position[i, t] - 1])
         K = sum(answer_shift(a, b, y, outcome) for a, b, y in zip(before, after, ids))
-        score = gradient_dot_activation(K, leaf, clean)               # (b, L)
-        score = score.gather(1, forward.position)                        # (b, T)
+        score = gradient_dot_activation(K, leaf, clean)  # (b, L)
+        score = score.gather(1, forward.position)        # (b, T)
         for (row, start, *_), a, b in zip(asked, before, after):
             scores[row, :start] += score[row, :start] * moved(a, b) / draws
     return scores
@@ -226,7 +226,7 @@ def add_at(clean, position, noise):
     return clean.scatter_add(1, index, noise)      # (b, L, H)
 
 
-def run_layers(forward, embeddings):
+def layers_again(forward, embeddings):
     """The layers once more, on other embeddings: (b, L, H) -> (b, L, H). On a card in bf16."""
     device = embeddings.device.type
     with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
@@ -247,24 +247,24 @@ def perturbation(forward, spans, outcome="mean", replace="pad"):
     completion before the box. N forwards for N tokens; the model should be in eval mode, or dropout
     is measured too. oar.py runs engine/perturb.py: the same numbers from a cache, in half the time.
     """
-    scores = torch.zeros_like(forward.logprobs)                           # (b, T)
+    scores = torch.zeros_like(forward.logprobs)  # (b, T)
     table = forward.body.get_input_embeddings()
     pad = torch.tensor(forward.tokenizer.pad_token_id, device=scores.device)
     for i, (start, content, close, _) in enumerate(spans.tolist()):
         if content == close:  # nothing in the box, or no box
             continue
-        row, position = forward.embeddings[i], forward.position[i]           # (L, H), (T,)
-        ids = forward.completion_ids[i, content:close]                    # (K,)
-        substitute = table(pad)                                           # (H,)
+        row, position = forward.embeddings[i], forward.position[i]  # (L, H), (T,)
+        ids = forward.completion_ids[i, content:close]              # (K,)
+        substitute = table(pad)                                     # (H,)
         if replace == "mean":
             substitute = row[position[:start]].mean(0)
 
         for t in range(start):
-            changed = row.clone()                                         # (L, H)
+            changed = row.clone()  # (L, H)
             changed[position[t]] = substitute
-            hidden = run_layers(forward, torch.stack([row, changed]))     # (2, L, H)
-            hidden = hidden[:, position[content:close] - 1]               # (2, K, H)
-            clean, other = forward.head(hidden.to(row.dtype))             # (K, V) each
+            hidden = layers_again(forward, torch.stack([row, changed]))  # (2, L, H)
+            hidden = hidden[:, position[content:close] - 1]              # (2, K, H)
+            clean, other = forward.head(hidden.to(row.dtype))            # (K, V) each
             scores[i, t] = answer_shift(clean, other, ids, outcome)
     return scores
 
@@ -283,8 +283,8 @@ def effective_sample_size_ratio(weights, mask):
 def top_mass(weights, mask, share=0.1):
     """Share of the sum of |weights| held by the largest 10 % of each row's n tokens, (B,): the
     ceil(0.1 n) largest, so ceil(0.1 n) / n where all are equal; 0 for a row of zeros."""
-    a = torch.where(mask, weights.double().abs(), 0.0)                   # (B, T)
-    a = a.sort(1, descending=True).values                                # (B, T)
-    k = (mask.sum(1, keepdim=True) * share).ceil()                       # (B, 1)
-    largest = a * (torch.arange(a.shape[1], device=a.device) < k)        # (B, T)
+    a = torch.where(mask, weights.double().abs(), 0.0)             # (B, T)
+    a = a.sort(1, descending=True).values                          # (B, T)
+    k = (mask.sum(1, keepdim=True) * share).ceil()                 # (B, 1)
+    largest = a * (torch.arange(a.shape[1], device=a.device) < k)  # (B, T)
     return (largest.sum(1) / a.sum(1).clamp(min=1e-30)).float()

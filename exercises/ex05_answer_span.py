@@ -1,7 +1,8 @@
 r"""Exercise 5, forty minutes: where is the answer, counted in tokens?
 
 The completion is a list of sampled ids. Its text holds `\boxed{...}`, perhaps several times; the
-last one is rewarded, and nothing is if that one never closes. Which tokens are the box, and which of them hold its content?
+last one is rewarded, and nothing is if that one never closes. Which tokens are the box, and which
+of them hold its content?
 
     ids of   so | \boxed{ | 4 | 2 | } | .      give   (start, content, close, end) = (1, 2, 4, 5)
 

@@ -1,7 +1,7 @@
 """The loop done again, slowly: one completion at a time, by the model's own logits.
 
-Nothing of grpo.py or score.py is used here but the objects that go in and out. What these helpers
-know of the loop's arguments stands in one place: `settings`, `run_update` and `credit_of`.
+Nothing of grpo.py or logprobs.py is used here but the objects that go in and out. What these
+helpers know of the loop's arguments stands in one place: `settings`, `run_update` and `credit_of`.
 """
 import copy
 import math

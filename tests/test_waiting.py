@@ -40,7 +40,7 @@ def on_meta():
 def without_values(monkeypatch):
     """The meta device has neither random numbers nor autocast."""
     monkeypatch.setattr(saliency, "normals", lambda key, like: torch.zeros_like(like))
-    monkeypatch.setattr(saliency, "run_layers", lambda forward, x: forward.layers(x))
+    monkeypatch.setattr(saliency, "layers_again", lambda forward, x: forward.layers(x))
 
 
 @pytest.mark.parametrize("credit, as_released", [
