@@ -35,10 +35,12 @@ from logprobs import forward_pass
 PROBLEM, GOLD, ROW = "Start with 10, minus 3, minus 4.", "3", 2  # of the walkthrough, row 2 too
 STUDIES = [("study_embedded.jsonl", "embedded model, 0.76 M parameters"),
            ("study_fresh.jsonl", "the same, fresh seeds"),
+           ("study_greedy.jsonl", "the same, more fresh seeds"),
+           ("study_recipe.jsonl", "the same, both trained as the release trains"),
            ("study_real.jsonl", "a real model, 0.5 B parameters")]
 NOTES = {"grail-released": "the published code", "grpo-std": "A over its group's std",
          "shuffled": "GRAIL's weights, shuffled", "level": "GRAIL's weights, averaged",
-         "random": "a coin for a verdict"}
+         "random": "a coin for a verdict", "grail-correct": "right answers reweighted"}
 
 # ------------------------------------------------------------------------------ drawing
 
@@ -282,16 +284,18 @@ def blame(group):
 
 
 def forest():
-    """Every method minus GRPO, sampled accuracy at the last step, with 95 % intervals."""
-    out = [text(24, 30, "Sampled accuracy after training, method minus GRPO, in points", "head"),
+    """Every method minus GRPO at the last step, with 95 % intervals: each study's first family of
+    questions, by the measure that it tests."""
+    out = [text(24, 30, "Accuracy after training, method minus GRPO, in points", "head"),
            text(24, 50, "95 % intervals over seeds; filled: p < 0.05 after Holm's correction in "
-                "each study", "small soft")]
+                "each family", "small soft")]
     y, zero, point = 60, 710, 20  # pixels: of the line, of no difference, of one point
     for name, title in STUDIES:
         arms = cells.by_arm(cells.read(HERE.parent / "results" / name))
-        rows = [row for b, a in cells.FAMILIES[0][1] if (row := cells.compared(arms, b, a))]
+        _, pairs, measure = cells.families_of(name)[0]
+        rows = [row for b, a in pairs if (row := cells.compared(arms, b, a, measure))]
         y += 30
-        out.append(text(24, y, f"{title}, {rows[0]['seeds']} seeds", "head small"))
+        out.append(text(24, y, f"{title}: {measure}, {rows[0]['seeds']} seeds", "head small"))
         for row, p in zip(rows, paired.holm([row["p"] for row in rows])):
             y += 24
             low, mean, high = (100 * row[k] for k in ("low", "mean", "high"))

@@ -161,17 +161,19 @@ def curve_table(arms, start):
 
 
 def drawn(families):
-    """The two families that the figure and the lines on power are about: the first and third."""
-    return families[::2][:2]
+    """The families that the figure and the lines on power are about: the first and third of those
+    that are there for all files, and all of a file's own."""
+    return families[::2][:2] if families is FAMILIES else families
 
 
 def power(arms, families):
-    """What ten seeds could show, or as many as there are, from the sd measured here."""
-    rows = [row for _, pairs, column in drawn(families) for b, a in pairs
+    """What ten seeds could show, or as many as there are, from the sd measured here; by the
+    measure of the first question alone, because another varies otherwise."""
+    column = families[0][2]
+    rows = [row for _, pairs, tested in drawn(families) if tested == column for b, a in pairs
             if (row := compared(arms, b, a, column))]
     if not rows:
         return ""
-    column = families[0][2]
     seen = sorted(100 * row["detectable"] for row in rows)
     span = " to ".join(dict.fromkeys(f"{end:.1f}" for end in (seen[0], seen[-1])))
     spread = sorted(100 * stacked(seeds, column).mean(1).std().item()
@@ -208,8 +210,10 @@ def figure(lines, families=FAMILIES):
     """SVG: curves, mean over seeds, and differences with their t intervals. Where one reaches 20
     points it is written, not drawn, for it would press the others into one line."""
     arms = by_arm(lines)
-    first = dict.fromkeys(arm for b, a in families[0][1] for arm in (a, b))
-    curves = {arm: mean_curve(arms[arm], 1, untrained(lines)) for arm in first if arm in arms}
+    baseline = families[0][1][0][1]
+    shown = dict.fromkeys(arm for _, pairs, _ in families for b, a in pairs if a == baseline
+                          for arm in (a, b))
+    curves = {arm: mean_curve(arms[arm], 1, untrained(lines)) for arm in shown if arm in arms}
     blocks = [[row | {"column": column} for b, a in pairs if (row := compared(arms, b, a, column))]
               for _, pairs, column in drawn(families)]
     rows = [row for block in blocks for row in block]
@@ -245,27 +249,27 @@ def figure(lines, families=FAMILIES):
         text(40 + 300 * step / ticks[-1], bottom + 18, str(step), "middle")
     if rows:
         widest, y = max([0.01, *(reach(row) for row in rows if reach(row) < 0.2)]), 44
-        text(560, 20, "differences at the last step, points, 95 %")
-        line(760, 30, 760, bottom, grid)
+        text(630, 20, "differences at the last step, points, 95 %")
+        line(830, 30, 830, bottom, grid)
         for block in filter(None, blocks):
             measure = f", {block[0]['column']}" * (len({row["column"] for row in rows}) > 1)
             alike = len({row["a"] for row in block}) == 1
-            text(640, y, (f"minus {block[0]['a']}" if alike else "differences") + measure, "end")
+            text(710, y, (f"minus {block[0]['a']}" if alike else "differences") + measure, "end")
             for row in block:
                 y += 22
-                text(640, y, row["b"] + f" - {row['a']}" * (not alike), "end")
+                text(710, y, row["b"] + f" - {row['a']}" * (not alike), "end")
                 if reach(row) >= 0.2:
-                    text(650, y, percent(row["mean"], row["low"], row["high"], sign="+"))
+                    text(720, y, percent(row["mean"], row["low"], row["high"], sign="+"))
                     continue
-                low, mean, high = (760 + 110 * row[k] / widest for k in ("low", "mean", "high"))
+                low, mean, high = (830 + 110 * row[k] / widest for k in ("low", "mean", "high"))
                 line(low, y - 4, high, y - 4, 'stroke="#000" stroke-width="1.5"')
                 out.append(f'<circle cx="{mean:.1f}" cy="{y - 4}" r="4"/>')
             y += 22
         for sign in (-1, 0, 1):
-            text(760 + 110 * sign, bottom + 18, f"{100 * sign * widest:+.1f}", "middle")
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 890 {bottom + 40}" '
+            text(830 + 110 * sign, bottom + 18, f"{100 * sign * widest:+.1f}", "middle")
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 960 {bottom + 40}" '
             'font-family="sans-serif" font-size="13">\n'
-            f'<rect width="890" height="{bottom + 40}" fill="#fff"/>\n' + "\n".join(out)
+            f'<rect width="960" height="{bottom + 40}" fill="#fff"/>\n' + "\n".join(out)
             + "\n</svg>\n")
 
 

@@ -211,7 +211,8 @@ def test_the_page_is_what_its_lines_say():
         assert m[0] == m[1] + tables.section(m[2]) + m[3], f"run results/tables.py: {m[2]}"
         lines, picture = cells.read(tables.HERE / m[2]), (tables.HERE / m[2]).with_suffix(".svg")
         if cells.by_arm(lines):  # a sweep alone has no curves yet
-            assert picture.read_text(encoding="utf-8") == tables.figure(lines)
+            asked = cells.families_of(m[2])
+            assert picture.read_text(encoding="utf-8") == tables.figure(lines, asked), m[2]
     for arm in EVERY_ARM:
         assert f"`{arm}`" in text
 
@@ -239,6 +240,27 @@ def test_a_file_with_questions_of_its_own_answers_no_other():
     assert "grail-correct - grpo" not in tables.render(lines)
     assert "minus grpo, greedy" in tables.figure(lines, asked)
     assert cells.compared(cells.by_arm(lines), "grail-correct", "grpo", "pass")["mean"] == 0
+
+
+def test_power_is_of_one_measure_and_the_figure_of_all_questions():
+    """Greedily the differences are 5 or 0 points in all ten seeds: their sd is 0, and so is what
+    they detect. Sampled they vary, which was once in the same range. Of the questions that are
+    there for all files the figure draws the first's arms, and no change of GRAIL among them."""
+    def ten(arm, digits, greedy):
+        return [line(arm, s, digits[s % 2] + "1" * 19, greedy=greedy + "0" * 19,
+                     curve=[(0, "1" * 20)]) for s in range(10)]
+
+    lines = [one for arm, digits, greedy in (("grpo", "11", "0"), ("grail-correct", "13", "1"),
+                                             ("correct-level", "11", "0"))
+             for one in ten(arm, digits, greedy)]
+    asked = cells.families_of("study_greedy.jsonl")
+    assert "would show a true difference of 0.0 points 4 times" in tables.render(lines, asked)
+    drawn = tables.figure(lines, asked)
+    assert drawn.count("<circle") == 6
+    for arm in ("grpo", "grail-correct", "correct-level"):
+        assert f">{arm} (10)</text>" in drawn
+    general = tables.figure(lines + ten("grail", "11", "0"))
+    assert ">grail (10)</text>" in general and ">grail-correct (10)</text>" not in general
 
 
 def test_more_seeds_than_ten_detect_less():
