@@ -202,8 +202,8 @@ def differing(saved, now):
     """The settings, other than FREE ones, in which two dicts differ, as one phrase ("" if none)."""
     words = {"kl_reference": "the reference of --kl, what --model names,"}
     wrong = [key for key in saved if key not in FREE and saved[key] != now.get(key)]
-    return ", ".join(f"{words.get(key, key)} differs ({now.get(key)!r}, the run's is {saved[key]!r})"
-                     for key in wrong)
+    return ", ".join(f"{words.get(key, key)} differs ({now.get(key)!r}, the run's is "
+                     f"{saved[key]!r})" for key in wrong)
 
 
 def fingerprint(model):

@@ -1,5 +1,6 @@
 """Mistakes told in one sentence, and the wrapper of every command line. Skip on a first reading."""
 import errno
+import hashlib
 import logging
 import os
 import re
@@ -26,6 +27,15 @@ def printable(text, kept="\n\t"):
         return text
     return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode()
                    for c in text)
+
+
+def at_most(name, size):
+    """A file's name of at most so many bytes: the rest of a longer one is told by its SHA-256."""
+    raw = os.fsencode(name)
+    if len(raw) <= size:
+        return name
+    end = "-" + hashlib.sha256(raw).hexdigest()[:8]
+    return raw[:size - len(end)].decode(errors="ignore") + end
 
 
 class Console:
