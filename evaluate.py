@@ -335,7 +335,8 @@ def main(argv=None):
     add("--out", default="", type=os.path.expanduser,
         help="file of samples; empty: one in runs/evaluate/")
     add("--paper-protocol", action="store_true", help="as GRAIL's release evaluates: " + str(PAPER))
-    add("--compare", nargs="+", metavar="FILE", type=os.path.expanduser, help="A B, or with seeds: A A A vs B B B")
+    add("--compare", nargs="+", metavar="FILE", type=os.path.expanduser,
+        help="A B, or with seeds: A A A vs B B B")
     args = parser.parse_args(argv)
     if args.paper_protocol:
         parser.set_defaults(**PAPER)
