@@ -69,18 +69,8 @@ def evaluate(model, tokenizer, problems, *, samples=1, temperature=1.0, top_p=1.
     made again. Ctrl-C raises KeyboardInterrupt(the dict so far). Raises BadInput: no problem,
     k > n, greedy with n > 1, a file of other settings or not writable, a batch that does not fit.
     """
-    if not problems:
-        raise BadInput(f"{name}: there is no problem to evaluate.")
-    if not (0 <= temperature < math.inf and 0 < top_p <= 1 and top_k >= 0 and max_new_tokens > 0):
-        raise BadInput(f"{name}: --temperature {temperature} --top-p {top_p} --top-k {top_k} "
-                       f"--max-new-tokens {max_new_tokens}: one of them is impossible.")
-    if not 0 <= seed < 2**40:
-        raise BadInput(f"{name}: --seed {seed}: take one from 0 to 2^40.")
-    if temperature == 0 and samples > 1:
-        raise BadInput(f"--temperature 0 makes all {samples} samples equal; use --samples 1.")
-    for k in ks:  # refuse before hours of sampling, not after
-        if not 1 <= k <= samples:
-            raise BadInput(f"--k {k}: Pass@k needs 1 <= k <= --samples, which is {samples}.")
+    refuse_the_impossible(name, problems, samples, temperature, top_p, top_k, max_new_tokens, seed,
+                          ks)
     decoding = dict(samples=samples, temperature=temperature, top_p=top_p, top_k=top_k,
                     max_new_tokens=max_new_tokens, seed=seed)
     done, file = {}, None
@@ -88,7 +78,7 @@ def evaluate(model, tokenizer, problems, *, samples=1, temperature=1.0, top_p=1.
     if path:
         header = describe(model, problems, data=name, thinking=thinking, **decoding)
         header |= describe_prompts(tokenizer, list(asked.values()))
-        header["stop_ids"] = stop_ids(model, tokenizer)
+        header |= {"stop_ids": stop_ids(model, tokenizer)}
         done, file = resume(Path(path), header)
     todo = [row for row in problems if row["id"] not in done]
     prompts = [asked[row["id"]] for row in todo]
@@ -125,6 +115,23 @@ def evaluate(model, tokenizer, problems, *, samples=1, temperature=1.0, top_p=1.
             file.close()
     result = summarise([done[row["id"]] for row in problems], ks)
     return result | {"tokens_per_second": spoken / spent}
+
+
+def refuse_the_impossible(name, problems, samples, temperature, top_p, top_k, max_new_tokens, seed,
+                          ks):
+    """Raise BadInput for settings of `evaluate` that cannot work, before hours of sampling."""
+    if not problems:
+        raise BadInput(f"{name}: there is no problem to evaluate.")
+    if not (0 <= temperature < math.inf and 0 < top_p <= 1 and top_k >= 0 and max_new_tokens > 0):
+        raise BadInput(f"{name}: --temperature {temperature} --top-p {top_p} --top-k {top_k} "
+                       f"--max-new-tokens {max_new_tokens}: one of them is impossible.")
+    if not 0 <= seed < 2**40:
+        raise BadInput(f"{name}: --seed {seed}: take one from 0 to 2^40.")
+    if temperature == 0 and samples > 1:
+        raise BadInput(f"--temperature 0 makes all {samples} samples equal; use --samples 1.")
+    for k in ks:
+        if not 1 <= k <= samples:
+            raise BadInput(f"--k {k}: Pass@k needs 1 <= k <= --samples, which is {samples}.")
 
 
 def key(row):
@@ -313,7 +320,8 @@ def several(text):
     return found
 
 
-def main(argv=None):
+def flags():
+    """The parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0],
                                      formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     add = parser.add_argument
@@ -337,6 +345,11 @@ def main(argv=None):
     add("--paper-protocol", action="store_true", help="as GRAIL's release evaluates: " + str(PAPER))
     add("--compare", nargs="+", metavar="FILE", type=os.path.expanduser,
         help="A B, or with seeds: A A A vs B B B")
+    return parser
+
+
+def main(argv=None):
+    parser = flags()
     args = parser.parse_args(argv)
     if args.paper_protocol:
         parser.set_defaults(**PAPER)

@@ -257,12 +257,10 @@ def read_jsonl(path):
         if isinstance(answer, str) and row["answer"] != answer.strip():
             row["solution"] = row.get("solution") or answer  # which scrl.py reads
             taken += 1
-        if no_id(row.get("id")):
-            row["id"] = None
-        else:
-            row["id"] = str(row["id"])
-            if row["id"] in seen:
-                raise BadInput(f"{where}: id {row['id']!r} was used in line {seen[row['id']]}.")
+        row["id"] = None if no_id(row.get("id")) else str(row["id"])
+        if row["id"] in seen:
+            raise BadInput(f"{where}: id {row['id']!r} was used in line {seen[row['id']]}.")
+        if row["id"] is not None:
             seen[row["id"]] = number
         rows.append(row)
     if not rows:
@@ -270,13 +268,18 @@ def read_jsonl(path):
     if taken:
         print(printable(f"{path}: the answer was taken out of {taken:,} whole solutions, for one "
                         f"{rows[-1]['answer'][:60]!r}"), file=sys.stderr)
+    give_ids(rows, path.stem)
+    return rows
+
+
+def give_ids(rows, stem):
+    """A row without an id is called after the file and its place; nobody's own id is used again."""
+    own = {row["id"] for row in rows}
     for i, row in enumerate(rows):
         if row["id"] is None:
-            row["id"] = f"{path.stem}-{i}"
-            while row["id"] in seen:  # somebody's own id
+            row["id"] = f"{stem}-{i}"
+            while row["id"] in own:
                 row["id"] += "'"
-            seen[row["id"]] = i
-    return rows
 
 
 def no_id(value):

@@ -305,11 +305,10 @@ def graceful_stop(run, config):
                        f"{', '.join(ways)}; the first two may change on --resume; "
                        f"{last(folder)}.") from None
     except OSError as error:
+        what = f"{error.filename or folder}: {reason(error)}; make room or take another --name"
         if error.errno == errno.EPIPE:
-            raise BadInput(f"step {run.step + 1}: nobody reads the output any more; "
-                           f"{last(folder)}.") from None
-        raise BadInput(f"step {run.step + 1}: {error.filename or folder}: {reason(error)}; make "
-                       f"room or take another --name; {last(folder)}.") from None
+            what = "nobody reads the output any more"
+        raise BadInput(f"step {run.step + 1}: {what}; {last(folder)}.") from None
     finally:
         release(folder)
         for number, handler in before.items():
