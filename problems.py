@@ -11,7 +11,8 @@ other columns of its source. It comes from one of three places:
     python problems.py mine.jsonl --model Qwen/Qwen3-0.6B
 
 Every gold answer is graded against itself when it is loaded. One that cannot pass can never be
-rewarded, so it is dropped, and how many were dropped is said.
+rewarded, so it is dropped, and how many were dropped is said, and why. A whole solution in a file
+of your own gives up its answer (`short_gold`). Problems that are asked twice are said.
 
 What we left out, on purpose: streaming, mixtures of sets, few-shot prompts, system prompts, remote
 code. A set that needs more is best turned into a .jsonl file first.

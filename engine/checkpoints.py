@@ -296,13 +296,9 @@ def graceful_stop(run, config):
         again = "start from it anew with --model {}/checkpoint"  # --resume would meet it again
         raise BadInput(f"step {run.step + 1}: {error}; {last(folder, again)}.") from None
     except torch.OutOfMemoryError:
-        ways = [f"halve --tokens-per-microbatch ({config.tokens_per_microbatch})"]
-        ways += ["add " + "--no-compile " * config.compile + "--checkpointing"] * (
-            not config.checkpointing)
-        ways += [f"halve --prompts ({config.prompts}) or --group ({config.group})",
-                 f"halve --max-new-tokens ({config.max_new_tokens})"]
+        ways = ", ".join(ways_to_less_memory(config))
         raise BadInput(f"step {run.step + 1}: the memory is full; in this order: "
-                       f"{', '.join(ways)}; the first two may change on --resume; "
+                       f"{ways}; the first two may change on --resume; "
                        f"{last(folder)}.") from None
     except OSError as error:
         what = f"{error.filename or folder}: {reason(error)}; make room or take another --name"
@@ -313,6 +309,16 @@ def graceful_stop(run, config):
         release(folder)
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def ways_to_less_memory(config):
+    """The flags to change where the memory is full, the best first."""
+    ways = [f"halve --tokens-per-microbatch ({config.tokens_per_microbatch})"]
+    ways += ["add " + "--no-compile " * config.compile + "--checkpointing"] * (
+        not config.checkpointing)
+    ways += [f"halve --prompts ({config.prompts}) or --group ({config.group})",
+             f"halve --max-new-tokens ({config.max_new_tokens})"]
+    return ways
 
 
 def stop_at(loss, grad_norm, config, tensors):

@@ -9,6 +9,7 @@ A run is a folder, runs/NAME/:
                     trainer.pt (Adam, step)      summary.json    accuracy before and after
     snapshots/      step_00010/ ...: fp32 weights for relex.py, with --snapshot-every 10
 
+and lock, an empty file: no other process may go on with the run while one trains it.
 Checkpoints load wherever AutoModelForCausalLM does; checkpoints.py writes and resumes them.
 --name is a path of yours, absolute or with .. if you say so, and all that a run writes lies in it.
 No path is made of what a model, a data file or a checkpoint says, and an existing folder is never
