@@ -16,6 +16,7 @@ import argparse
 import hashlib
 import json
 import math
+import os
 import subprocess
 import time
 from collections import Counter
@@ -26,10 +27,11 @@ import transformers
 from tqdm import tqdm
 
 import verify
-from engine.errors import BadInput, run_cli
-from intervals import interval, pools, print_comparison, read_samples
-from problems import build_prompt, last_box, load_policy, load_problems, longest_prompt
-from rollout import sample
+from engine.checkpoints import fingerprint
+from engine.errors import BadInput, at_most, printable, run_cli
+from intervals import asked_differently, interval, pools, print_comparison, read_samples
+from problems import HUB, build_prompt, last_box, load_policy, load_problems, longest_prompt
+from rollout import sample, stop_ids
 
 PAPER = dict(data="math500,amc23,aime24,college_math,olympiadbench,minerva", samples=3, k="1,3",
              temperature=0.6, top_p=0.95, top_k=20, max_new_tokens=8192)
@@ -67,26 +69,19 @@ def evaluate(model, tokenizer, problems, *, samples=1, temperature=1.0, top_p=1.
     made again. Ctrl-C raises KeyboardInterrupt(the dict so far). Raises BadInput: no problem,
     k > n, greedy with n > 1, a file of other settings or not writable, a batch that does not fit.
     """
-    if not problems:
-        raise BadInput(f"{name}: there is no problem to evaluate.")
-    if not (0 <= temperature < math.inf and 0 < top_p <= 1 and top_k >= 0 and max_new_tokens > 0):
-        raise BadInput(f"{name}: --temperature {temperature} --top-p {top_p} --top-k {top_k} "
-                       f"--max-new-tokens {max_new_tokens}: one of them is impossible.")
-    if not 0 <= seed < 2**40:
-        raise BadInput(f"{name}: --seed {seed}: take one from 0 to 2^40.")
-    if temperature == 0 and samples > 1:
-        raise BadInput(f"--temperature 0 makes all {samples} samples equal; use --samples 1.")
-    for k in ks:  # refuse before hours of sampling, not after
-        if not 1 <= k <= samples:
-            raise BadInput(f"--k {k}: Pass@k needs 1 <= k <= --samples, which is {samples}.")
+    refuse_the_impossible(name, problems, samples, temperature, top_p, top_k, max_new_tokens, seed,
+                          ks)
     decoding = dict(samples=samples, temperature=temperature, top_p=top_p, top_k=top_k,
                     max_new_tokens=max_new_tokens, seed=seed)
     done, file = {}, None
+    asked = {row["id"]: build_prompt(tokenizer, row["problem"], thinking) for row in problems}
     if path:
         header = describe(model, problems, data=name, thinking=thinking, **decoding)
+        header |= describe_prompts(tokenizer, list(asked.values()))
+        header |= {"stop_ids": stop_ids(model, tokenizer)}
         done, file = resume(Path(path), header)
     todo = [row for row in problems if row["id"] not in done]
-    prompts = [build_prompt(tokenizer, row["problem"], thinking) for row in todo]
+    prompts = [asked[row["id"]] for row in todo]
     if todo:
         longest_prompt(model, tokenizer, prompts)
     right = sum(record["strict"] for records in done.values() for record in records)
@@ -120,6 +115,23 @@ def evaluate(model, tokenizer, problems, *, samples=1, temperature=1.0, top_p=1.
             file.close()
     result = summarise([done[row["id"]] for row in problems], ks)
     return result | {"tokens_per_second": spoken / spent}
+
+
+def refuse_the_impossible(name, problems, samples, temperature, top_p, top_k, max_new_tokens, seed,
+                          ks):
+    """Raise BadInput for settings of `evaluate` that cannot work, before hours of sampling."""
+    if not problems:
+        raise BadInput(f"{name}: there is no problem to evaluate.")
+    if not (0 <= temperature < math.inf and 0 < top_p <= 1 and top_k >= 0 and max_new_tokens > 0):
+        raise BadInput(f"{name}: --temperature {temperature} --top-p {top_p} --top-k {top_k} "
+                       f"--max-new-tokens {max_new_tokens}: one of them is impossible.")
+    if not 0 <= seed < 2**40:
+        raise BadInput(f"{name}: --seed {seed}: take one from 0 to 2^40.")
+    if temperature == 0 and samples > 1:
+        raise BadInput(f"--temperature 0 makes all {samples} samples equal; use --samples 1.")
+    for k in ks:
+        if not 1 <= k <= samples:
+            raise BadInput(f"--k {k}: Pass@k needs 1 <= k <= --samples, which is {samples}.")
 
 
 def key(row):
@@ -204,14 +216,10 @@ def measure(model, tokenizer, held_out, config, when):
 
 def describe(model, problems, **settings):
     """The header of a file: what the numbers depend on and, as made_on, what they should not."""
-    weights, code, here = hashlib.sha256(), hashlib.sha256(), Path(__file__).resolve().parent
-    for title, tensor in model.state_dict().items():
-        flat = tensor.detach().reshape(-1)  # some 4,096 numbers of each: training moves nearly all
-        some = flat[::len(flat) // 4096 + 1].float().cpu()
-        weights.update(title.encode() + some.numpy().tobytes())
+    code, here = hashlib.sha256(), Path(__file__).resolve().parent
     for module in ("problems", "rollout", "verify", "engine/seeds", "engine/decode"):
         code.update((here / f"{module}.py").read_bytes())  # they ask, sample and grade
-    rows = json.dumps([[row["id"], row["problem"], row["answer"]] for row in problems])
+    rows = [[row["id"], row["problem"], row["answer"]] for row in problems]
     try:
         git = ["git", "-C", here, "describe", "--always", "--dirty"]
         commit = subprocess.check_output(git, stderr=subprocess.DEVNULL, text=True).strip()
@@ -219,10 +227,30 @@ def describe(model, problems, **settings):
         commit = None
     return {**settings, "problems": len(problems), "model": model.name_or_path,
             "revision": getattr(model.config, "_commit_hash", None),
-            "weights_sha256": weights.hexdigest()[:16], "code_sha256": code.hexdigest()[:16],
-            "data_sha256": hashlib.sha256(rows.encode()).hexdigest()[:16],
+            "weights_sha256": fingerprint(model), "code_sha256": code.hexdigest()[:16],
+            "config_sha256": short_sha(settings_of(model.config)),
+            "data_sha256": short_sha(rows),
             "made_on": {"commit": commit, "device": str(model.device), "torch": torch.__version__,
                         "transformers": transformers.__version__}}
+
+
+def describe_prompts(tokenizer, prompts):
+    """The header's part on how the problems are asked, by chat template and tokenizer."""
+    ids = tokenizer(prompts, add_special_tokens=False).input_ids
+    return {"first_prompt": prompts[0], "first_ids": ids[0], "prompts_sha256": short_sha(prompts),
+            "tokens_sha256": short_sha(ids)}
+
+
+def short_sha(value):
+    """The first 16 digits of the SHA-256 of what JSON can hold."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def settings_of(config):
+    """What a model's config says of its computation, without who wrote it and where it lay."""
+    said = getattr(config, "to_diff_dict", dict)()
+    return {k: v for k, v in said.items() if k not in (
+        "_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache")}
 
 
 def resume(path, header):
@@ -231,6 +259,10 @@ def resume(path, header):
         path.parent.mkdir(parents=True, exist_ok=True)
         found, size = read_samples(path) if path.exists() else ({}, 0)
         old, done = found.get(header["data"], (None, {}))
+        other = done and asked_differently(old, header)
+        if other:
+            raise BadInput(f"--out {path}: what it holds of {header['data']} was asked in another "
+                           f"way: {other}; choose another file.")
         for k in header if done else ():
             if k != "made_on" and old.get(k) != header[k]:
                 raise BadInput(f"--out {path}: it holds {header['data']} with {k} {old.get(k)!r}, "
@@ -274,11 +306,27 @@ def print_results(results, ks, majority=False):
             for column, value in zip(slim, mean[len(wide):])))
 
 
-def main(argv=None):
+def several(text):
+    """The problem sets that --data names, commas between; a path may hold commas of its own."""
+    parts, found = text.split(","), []
+    while parts:
+        # As much as is a file, else up to the first name or .jsonl.
+        ends = range(len(parts), 0, -1)
+        known = [n for n in ends if os.path.isfile(os.path.expanduser(",".join(parts[:n])))]
+        known += [n for n in reversed(ends) if parts[n - 1] in ("arithmetic", *HUB)
+                  or parts[n - 1].endswith(".jsonl")] + [len(parts)]
+        found.append(os.path.expanduser(",".join(parts[:known[0]])))
+        del parts[:known[0]]
+    return found
+
+
+def flags():
+    """The parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0],
                                      formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     add = parser.add_argument
-    add("--model", default="tiny", help="hub id or folder; tiny is the embedded one")
+    add("--model", default="tiny", type=os.path.expanduser,
+        help="hub id or folder; tiny is the embedded one")
     add("--data", default="arithmetic", help="names of problems.py or .jsonl files, comma between")
     add("--limit", type=int, help="the first so many problems of each")
     add("--samples", type=int, default=8, help="n, completions a problem")
@@ -292,9 +340,16 @@ def main(argv=None):
     add("--thinking", action="store_true", help="leave Qwen3's thinking mode on")
     add("--majority", action="store_true", help="one more column: the vote of the samples")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu or cuda")
-    add("--out", default="", help="file of samples; empty: one in runs/evaluate/")
+    add("--out", default="", type=os.path.expanduser,
+        help="file of samples; empty: one in runs/evaluate/")
     add("--paper-protocol", action="store_true", help="as GRAIL's release evaluates: " + str(PAPER))
-    add("--compare", nargs="+", metavar="FILE", help="A B, or with seeds: A A A vs B B B")
+    add("--compare", nargs="+", metavar="FILE", type=os.path.expanduser,
+        help="A B, or with seeds: A A A vs B B B")
+    return parser
+
+
+def main(argv=None):
+    parser = flags()
     args = parser.parse_args(argv)
     if args.paper_protocol:
         parser.set_defaults(**PAPER)
@@ -309,15 +364,16 @@ def main(argv=None):
     except ValueError:
         raise BadInput(f"--k {args.k}: not whole numbers with commas between.") from None
     sets, results = {}, {}
-    for data in args.data.split(","):
+    for data in several(args.data):
         rows = load_problems(data, "test", args.limit)
-        name = Path(data).stem if data.endswith(".jsonl") else data
+        name = printable(Path(data).stem) if data.endswith(".jsonl") else data
         if name in sets:
             raise BadInput(f"--data {args.data}: two sets would be called {name}.")
         sets[name] = sorted(rows, key=key)[:SUBSETS.get(name)] if args.paper_protocol else rows
     model, tokenizer = load_policy(args.model, args.device)
     size = f"{args.limit or 'all'}x{args.samples}"
-    out = f"runs/evaluate/{args.model.strip('/').replace('/', '-')}-{size}-seed{args.seed}.jsonl"
+    model_name = at_most(args.model.strip("/").replace("/", "-"), 150)
+    out = f"runs/evaluate/{model_name}-{size}-seed{args.seed}.jsonl"
     decoding = {k: getattr(args, k) for k in ("samples", "temperature", "top_p", "top_k", "seed",
                                               "max_new_tokens", "batch_size", "thinking")}
     try:

@@ -356,7 +356,8 @@ def train(config, credit_fn=uniform, make_prompts=one_prompt, reward_fn=outcome_
     train_set, held_out = problems.load_split(config)
     prompts = [make_prompts(tokenizer, row, config) for row in train_set]
     m = len(prompts[0])  # prompts a problem
-    run = prepare(config, model, tokenizer, optimizer, train_set, prompts, checkpoint)
+    run = prepare(config, model, tokenizer, optimizer, train_set, prompts, checkpoint,
+                  reference)
     if run.step == 0:
         run.summarise(before=measure(model, tokenizer, held_out, config, "before"))
 
@@ -397,7 +398,7 @@ def train(config, credit_fn=uniform, make_prompts=one_prompt, reward_fn=outcome_
 
 def load(config):
     """(policy, tokenizer, KL reference or None, optimizer, checkpoint to go on from or None)."""
-    checkpoint = find(config.resume) if config.resume else None
+    checkpoint = find(config.resume, held=True) if config.resume else None
     model, tokenizer = problems.load_policy(checkpoint or config.model, config.device)
     reference = None
     if config.kl > 0:  # the model that the run started from, on --resume too
@@ -407,12 +408,13 @@ def load(config):
     return model, tokenizer, reference, optimizer, checkpoint
 
 
-def prepare(config, model, tokenizer, optimizer, train_set, prompts, checkpoint):
+def prepare(config, model, tokenizer, optimizer, train_set, prompts, checkpoint,
+            reference):
     """The open Run, new or continued, once all is checked that can be before the first step."""
     longest = problems.longest_prompt(model, tokenizer, [p for several in prompts for p in several])
     if config.compile:
         model.graphs = graphs.Graphs(model, config.tokens_per_microbatch)
-    run = open_run(config, optimizer, train_set, checkpoint)
+    run = open_run(config, optimizer, train_set, checkpoint, reference)
     if config.checkpointing:
         enable_checkpointing(model)
     print_settings(config, model, tokenizer, prompts[0], len(train_set), longest,

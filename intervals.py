@@ -17,7 +17,7 @@ from pathlib import Path
 import mpmath  # comes with sympy
 import torch
 
-from engine.errors import BadInput
+from engine.errors import BadInput, printable
 
 Z = 1.959964  # 97.5 % point of the normal distribution
 
@@ -146,16 +146,38 @@ def read_samples(path):
         try:
             record = json.loads(line)
             if "header" in record:
+                int(record["header"]["samples"])
                 found[record["header"]["data"]] = record["header"], {}
             else:
                 made = found[record["data"]][1].setdefault(record["id"], {})
                 made[record["sample"]] = record
-        except (ValueError, KeyError, TypeError):
+                if record["strict"] not in (True, False):
+                    raise ValueError
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise BadInput(f"{path}, line {number}: no sample of evaluate.py.") from None
     complete = {data: (header, {i: list(made.values()) for i, made in rows.items()
                                 if len(made) == header["samples"]})
                 for data, (header, rows) in found.items()}
     return complete, len(whole)
+
+
+def asked_differently(old, new):
+    """How the prompts of two headers differ, as a phrase; "" if they do not."""
+    a, b = (str(header.get("first_prompt")) for header in (old, new))
+    if a != b:
+        at = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+        at = max(0, at - 20)
+        return (f"the first prompt was ...{a[at:at + 60]!r}, and is now ...{b[at:at + 60]!r} "
+                "(chat template?)")
+    if old.get("prompts_sha256") != new.get("prompts_sha256"):
+        return f"the prompts differ, though not the first (prompts_sha256 " \
+               f"{old.get('prompts_sha256')!r} and {new.get('prompts_sha256')!r})"
+    if old.get("tokens_sha256") != new.get("tokens_sha256"):
+        a, b = (header.get("first_ids") or [] for header in (old, new))
+        return (f"another tokenizer wrote the same prompts in other tokens (the first in {len(a)}, "
+                f"now in {len(b)}, tokens_sha256 {old.get('tokens_sha256')!r} and "
+                f"{new.get('tokens_sha256')!r})")
+    return ""
 
 
 def pools(sizes):
@@ -178,7 +200,11 @@ def compare(paths_a, paths_b):
         for k in ("problems", "data_sha256", "samples", "temperature", "top_p", "top_k",
                   "max_new_tokens", "thinking", "code_sha256"):
             if len({file[name][0].get(k) for file in files}) > 1:
-                print(f"note: {name}: {k} is {[file[name][0].get(k) for file in files]}")
+                print(f"note: {printable(name)}: {k} is {[file[name][0].get(k) for file in files]}")
+        told = {asked_differently(files[0][name][0], file[name][0]) for file in files} - {""}
+        for difference_of_prompts in sorted(told)[:1]:
+            print(f"note: {printable(name)}: the files were asked differently: "
+                  f"{difference_of_prompts}")
         if len(ids) > 1:
             scores[name] = torch.tensor(
                 [[sum(r["strict"] for r in file[name][1][i]) / len(file[name][1][i]) for i in ids]
@@ -210,7 +236,7 @@ def print_comparison(args):
     print(f"{'benchmark':22}{'problems':>8}{'A':>7}{'B':>7}{'B - A':>8}{'95 % interval':>16}"
           f"{'better/worse':>14}{'sign p':>8}{'needed':>8}")
     for r in compare(*sides):
-        print(f"{r['name']:22}{r['problems']:8}{100 * r['a']:7.1f}{100 * r['b']:7.1f}"
+        print(f"{printable(r['name']):22}{r['problems']:8}{100 * r['a']:7.1f}{100 * r['b']:7.1f}"
               f"{100 * r['difference']:+8.1f}"
               + f"[{100 * r['low']:+.1f}, {100 * r['high']:+.1f}]".rjust(16)
               + f"{r['better']}/{r['worse']}".rjust(14)

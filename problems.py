@@ -11,7 +11,8 @@ other columns of its source. It comes from one of three places:
     python problems.py mine.jsonl --model Qwen/Qwen3-0.6B
 
 Every gold answer is graded against itself when it is loaded. One that cannot pass can never be
-rewarded, so it is dropped, and how many were dropped is said.
+rewarded, so it is dropped, and how many were dropped is said, and why. A whole solution in a file
+of your own gives up its answer (`short_gold`). Problems that are asked twice are said.
 
 What we left out, on purpose: streaming, mixtures of sets, few-shot prompts, system prompts, remote
 code. A set that needs more is best turned into a .jsonl file first.
@@ -20,6 +21,7 @@ code. A set that needs more is best turned into a .jsonl file first.
 import argparse
 import inspect
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -29,7 +31,7 @@ import torch
 from jinja2 import TemplateError
 
 import verify
-from engine.errors import BadInput, printable, run_cli
+from engine.errors import BadInput, printable, reason, run_cli
 from rollout import stop_ids
 
 HERE = Path(__file__).resolve().parent
@@ -61,6 +63,42 @@ def strip_dollars(answer):
     if len(text) > 1 and text[0] == text[-1] == "$" and "$" not in text[1:-1]:
         text = text[1:-1].strip()
     return text[:-2] if re.fullmatch(r"-?\d+\.0", text) else text
+
+
+# What tables write where an answer is missing. "none" alone can be an answer.
+MISSING = {"", "nan", "inf", "-inf", "None", "null", "n/a", "#n/a", "<na>", "nat", "NA", "NULL"}
+
+
+def short_gold(answer):
+    r"""The answer in a column that may hold a whole solution: (gold, "" or why there is none).
+
+    What follows the last `####` (GSM8K), else the content of the last box (MATH), of the last
+    `<answer>`, or what follows "answer is"; else the text as it is, unless it is a text of several
+    lines, which no box equals.
+    """
+    text = "" if answer is None else str(answer).strip()
+    marked = re.findall(r"<answer>(.*?)</answer>", text, re.S)
+    several = "\n" in text and r"\begin{" not in text
+    found = text
+    if "####" in text:
+        found = text.rpartition("####")[2].strip().partition("\n")[0]
+        found = last_box(found) or found.strip()
+    elif last_box(text):
+        found = last_box(text)
+    elif marked:
+        found = marked[-1].strip()
+    elif several or re.search(r"answer(?: is|:)", text, re.I):
+        found = verify.extract(text)
+    if found is None:
+        return text, "it is a text of several lines, without #### or a box to mark the answer"
+    if found in MISSING or found.lower() in MISSING - {"None", "NA", "NULL"}:
+        return text, "no answer is given"
+    return found, ""
+
+
+def same_problem(row):
+    """What two rows share that ask the same: the words of the problem."""
+    return " ".join(row["problem"].split())
 
 
 class Source(NamedTuple):
@@ -120,38 +158,77 @@ def load_problems(data, split="train", limit=None):
         names = ", ".join(["arithmetic", *HUB])
         raise BadInput(f"--data {data}: neither a path ending in .jsonl nor one of {names}.")
 
-    usable, unusable = [], []
+    usable, dropped = [], {}  # dropped: reason -> rows
     for row in rows:
-        graded = verify.verify(r"\boxed{" + row["answer"] + "}", row["answer"], strict=True)
-        (usable if graded is True else unusable).append(row)
+        boxed = r"\boxed{" + row["answer"] + "}"
+        why = row.pop("no_gold", "")
+        if not why and verify.verify(boxed, row["answer"], strict=True) is not True:
+            why = "their gold answer cannot be graded"
+        (dropped.setdefault(why, []) if why else usable).append(row)
     part = "" if str(data).endswith(".jsonl") else f" {split}"  # a file is its own only split
     line = f"{data}{part}: {len(usable):,} problems"
-    if unusable:
-        first = unusable[0]
-        line += (f", {len(unusable):,} dropped because their gold answer cannot be graded "
-                 f"({first['id']}: {first['answer'][:60]!r})")
+    reasons = [f"{len(some):,} because {why} ({some[0]['id']}: {some[0]['answer'][:60]!r})"
+               for why, some in dropped.items()]
+    if reasons:
+        line += f", {len(rows) - len(usable):,} dropped: {', '.join(reasons)}"
     if not usable:
         raise BadInput(f"--data {line}; no problem is left.")
     print(printable(line), file=sys.stderr)
+    say_repeated(usable, f"{data}{part}")
     return usable[:limit]
 
 
+def say_repeated(rows, where):
+    """Say how many rows repeat a problem, and which problem has two golds that differ."""
+    first, repeated, torn = {}, 0, []
+    for row in rows:
+        before = first.setdefault(same_problem(row), row)
+        repeated += before is not row
+        if before["answer"] != row["answer"]:
+            if not verify.equivalent(before["answer"], row["answer"]):
+                torn.append((before, row))
+    if repeated:
+        print(printable(f"{where}: {repeated:,} rows repeat a problem of another row"),
+              file=sys.stderr)
+    if torn:
+        a, b = torn[0]
+        print(printable(f"{where}: {len(torn):,} of them contradict it, the first is {b['id']}: "
+                        f"{b['answer'][:60]!r}, where {a['id']} says {a['answer'][:60]!r}"),
+              file=sys.stderr)
+
+
 def load_split(config):
-    """(training rows, held-out rows); of a .jsonl file the latter are its last tenth, at most."""
-    if not config.data.endswith(".jsonl"):
-        rows = load_problems(config.data, "train")
-        held_out = load_problems(config.data, "test") if config.eval_problems else []
-        return rows, held_out[:config.eval_problems]
-    rows = load_problems(config.data)
-    n = min(config.eval_problems, len(rows) // 10)
-    return rows[:len(rows) - n], rows[len(rows) - n:]
+    """(training rows, held-out rows); of a .jsonl file the latter are its last tenth, at most.
+
+    No problem is in both: a training row that repeats a held-out one is left out, which is said.
+    """
+    own = config.data.endswith(".jsonl")
+    rows, wanted = load_problems(config.data, "train"), config.eval_problems
+    if own:
+        different = list({same_problem(row): row for row in rows}.values())
+        n = min(wanted, len(different) // 10)
+        held_out = different[len(different) - n:]
+        if wanted and not n:
+            print(printable(f"{config.data}: fewer than ten different problems, so none is held "
+                            "out and accuracy is not measured"), file=sys.stderr)
+    else:
+        held_out = load_problems(config.data, "test")[:wanted] if wanted else []
+    kept = set(map(same_problem, held_out))
+    train = [row for row in rows if same_problem(row) not in kept]
+    repeats = len(rows) - len(train) - len(held_out) * own
+    if repeats:
+        print(printable(f"{config.data}: {repeats:,} rows that repeat a held-out problem are not "
+                        "trained on"), file=sys.stderr)
+    if not train:
+        raise BadInput(f"--data {config.data}: every problem of it is held out, too.")
+    return train, held_out
 
 
 def read_jsonl(path):
     """Read a problem file; see `load_problems` for what is demanded of it."""
-    if not path.is_file():
+    if not os.path.isfile(path):  # not path.is_file(), which raises for a name that is too long
         raise BadInput(f"--data {path}: there is no such file.")
-    rows, seen = [], {}
+    rows, seen, taken = [], {}, 0
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
@@ -174,17 +251,41 @@ def read_jsonl(path):
                 raise BadInput(f"{where}: no column {column!r} (it has {', '.join(row)}).")
         if not isinstance(row["problem"], str) or not row["problem"].strip():
             raise BadInput(f"{where}: the problem is {row['problem']!r}, not a text.")
-        if isinstance(row["answer"], bool) or not isinstance(row["answer"], (str, int, float)):
-            raise BadInput(f"{where}: the answer is {row['answer']!r}, no text and no number.")
-        row["id"] = str(row.get("id", f"{path.stem}-{len(rows)}"))
-        row["answer"] = str(row["answer"])
+        answer = row["answer"]
+        if isinstance(answer, bool) or not isinstance(answer, (str, int, float, type(None))):
+            raise BadInput(f"{where}: the answer is {answer!r}, no text and no number.")
+        row["answer"], row["no_gold"] = short_gold(answer)
+        if isinstance(answer, str) and row["answer"] != answer.strip():
+            row["solution"] = row.get("solution") or answer  # which scrl.py reads
+            taken += 1
+        row["id"] = None if no_id(row.get("id")) else str(row["id"])
         if row["id"] in seen:
             raise BadInput(f"{where}: id {row['id']!r} was used in line {seen[row['id']]}.")
-        seen[row["id"]] = number
+        if row["id"] is not None:
+            seen[row["id"]] = number
         rows.append(row)
     if not rows:
         raise BadInput(f"--data {path}: the file is empty.")
+    if taken:
+        print(printable(f"{path}: the answer was taken out of {taken:,} whole solutions, for one "
+                        f"{rows[-1]['answer'][:60]!r}"), file=sys.stderr)
+    give_ids(rows, path.stem)
     return rows
+
+
+def give_ids(rows, stem):
+    """A row without an id is called after the file and its place; nobody's own id is used again."""
+    own = {row["id"] for row in rows}
+    for i, row in enumerate(rows):
+        if row["id"] is None:
+            row["id"] = f"{stem}-{i}"
+            while row["id"] in own:
+                row["id"] += "'"
+
+
+def no_id(value):
+    """None, NaN and blank text: what tables write where there is no id."""
+    return value is None or value != value or isinstance(value, str) and not value.strip()
 
 
 def fetch(name, split):
@@ -193,14 +294,13 @@ def fetch(name, split):
     if split not in source.splits:
         raise BadInput(f"--data {name}: it has no {split} split, only {', '.join(source.splits)}.")
     hub_split, expected = source.splits[split]
-    import datasets  # here, not above: a second and a half that local files need not pay
+    try:  # anything can fail here: the import, a proxy, a script, a table of another shape
+        import datasets  # here, not above: a second and a half that local files need not pay
 
-    try:
         table = datasets.load_dataset(source.hub, source.config, split=hub_split)
-    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise BadInput(f"--data {name}: {source.hub} could not be loaded ({reason}); check the "
-                       "network or pass a .jsonl file.") from None
+    except Exception as error:
+        raise BadInput(f"--data {name}: {source.hub} could not be loaded ({reason(error)}); check "
+                       "the network or pass a .jsonl file.") from None
     if len(table) != expected:
         print(f"{name}: {source.hub} has {len(table):,} rows, not {expected:,}", file=sys.stderr)
     rows = []
@@ -210,6 +310,9 @@ def fetch(name, split):
         except KeyError as column:
             raise BadInput(f"--data {name}: {source.hub} has no column {column} (it has "
                            f"{', '.join(row)}); was it changed?") from None
+        except (TypeError, ValueError, AttributeError, IndexError) as error:
+            raise BadInput(f"--data {name}: row {i} of {source.hub} has another shape than it had "
+                           f"({error}); was it changed?") from None
         # GSM8K's answer column is a solution with calculator marks, which scrl.py reads.
         rows.append({"solution": row.get("answer"), **row, **found, "id": f"{name}-{split}-{i}"})
     return rows
@@ -254,6 +357,13 @@ def longest_prompt(model, tokenizer, prompts):
     return len(most)
 
 
+def never_on_the_hub(name):
+    """Is this the path of a folder that is gone, and no id of the form owner/model?"""
+    parts = Path(name).parts
+    return name[:1] in ("", *"./~") or len(parts) > 2 or len(parts) == 2 and (
+        os.path.isdir(parts[0]) or parts[1].startswith("checkpoint"))
+
+
 def load_policy(name="tiny", device="cpu", dtype=torch.float32):
     """Load (model, tokenizer) from "tiny" (data/tiny), a folder or a hub id, in eval mode. Weights
     are fp32 unless told otherwise: an AdamW step of 1e-6 is lost in the rounding of bf16. Raises
@@ -269,7 +379,7 @@ def load_policy(name="tiny", device="cpu", dtype=torch.float32):
     where = HERE / "data" / "tiny" if name == "tiny" else Path(name)
     if where.is_dir() and not (where / "config.json").is_file():
         raise BadInput(f"--model {name}: the folder has no config.json, so it holds no model.")
-    if not where.is_dir() and (str(name)[:1] in "./~" or len(where.parts) > 2):  # never a hub id
+    if not where.is_dir() and never_on_the_hub(str(name)):
         raise BadInput(f"--model {name}: there is no such folder.")
 
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -283,8 +393,8 @@ def load_policy(name="tiny", device="cpu", dtype=torch.float32):
         model, loaded = AutoModelForCausalLM.from_pretrained(
             str(where), dtype=dtype, output_loading_info=True, **safe)
     except Exception as error:  # a foreign folder can fail in any way, and each is about the folder
-        reason = str(error).strip().partition("\n")[0]
-        raise BadInput(f"--model {name}: no causal language model loads ({reason})") from None
+        raise BadInput(f"--model {name}: no causal language model loads "
+                       f"({reason(error)})") from None
     missing = sorted(loaded["missing_keys"])
     if missing:
         raise BadInput(f"--model {name}: its files lack {len(missing)} tensors, the first of them "
@@ -306,9 +416,11 @@ def load_policy(name="tiny", device="cpu", dtype=torch.float32):
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description="Show a problem set and the prompt made from it.")
-    parser.add_argument("data", nargs="?", default="arithmetic", help="a name or a .jsonl file")
+    parser.add_argument("data", nargs="?", default="arithmetic", type=os.path.expanduser,
+                        help="a name or a .jsonl file")
     parser.add_argument("--split", default="train", choices=["train", "test"])
-    parser.add_argument("--model", default="tiny", help="whose chat template to use")
+    parser.add_argument("--model", default="tiny", type=os.path.expanduser,
+                        help="whose chat template to use")
     parser.add_argument("--thinking", action="store_true", help="let Qwen3 think first")
     args = parser.parse_args(argv)
     row = load_problems(args.data, args.split)[0]

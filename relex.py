@@ -27,6 +27,7 @@ rate), LoRA (extrapolate the merged weights), a rule for K (choose it on validat
 arXiv 2605.21468, whose code subtracts in fp16 and regresses on row numbers, as ours does not.
 """
 import argparse
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -161,19 +162,23 @@ def pool(fits):
 def main(argv=None):
     parser = argparse.ArgumentParser(description="Extrapolate a short run to a later step.")
     add = parser.add_argument
-    add("--base", default="tiny", help="the folder or hub id that the run started from")
-    add("--snapshots", required=True, help="its folder of step_NUMBER folders (--snapshot-every)")
+    add("--base", default="tiny", type=os.path.expanduser,
+        help="the folder or hub id that the run started from")
+    add("--snapshots", required=True, type=os.path.expanduser,
+        help="its folder of step_NUMBER folders (--snapshot-every)")
     add("--to", type=int, required=True, help="the optimiser step to predict")
-    add("--out", type=Path, required=True, help="a new folder for the predicted model")
+    add("--out", type=lambda name: Path(os.path.expanduser(name)), required=True,
+        help="a new folder for the predicted model")
     add("--until", type=int, default=10**9, help="use the snapshots up to this step only")
     add("--rank", type=int, default=1, help="directions per tensor; T of them: a line per weight")
-    add("--data", default="arithmetic", help="score on the test split of this set, or on a .jsonl")
+    add("--data", default="arithmetic", type=os.path.expanduser,
+        help="score on the test split of this set, or on a .jsonl")
     add("--limit", type=int, help="score on the first so many problems only")
     add("--samples", type=int, default=4, help="answers per problem, at temperature 1")
     add("--max-new-tokens", type=int, default=512)
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args(argv)
-    if args.out.exists():
+    if os.path.lexists(args.out):
         raise BadInput(f"--out {args.out} exists; name a new folder.")
     tasks = problems.load_problems(args.data, "test", args.limit)
     try:

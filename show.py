@@ -227,7 +227,8 @@ def last_steps(summary):
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description="Show which tokens a model's own answer leans on.")
-    parser.add_argument("--model", default="tiny", help="hub id or folder; tiny: the embedded one")
+    parser.add_argument("--model", default="tiny", type=os.path.expanduser,
+                        help="hub id or folder; tiny: the embedded one")
     parser.add_argument("--problem", default="Start with 7, add 5, times 3.", help="the question")
     parser.add_argument("--completion", help="a file with the answer; without it one is sampled")
     args = parser.parse_args(argv)

@@ -25,6 +25,7 @@ which its kernels add.
 What we left out, on purpose: more than two checkpoints, saving in the background, saving in the
 middle of a step (a stop finishes the step; a kill loses those since the last checkpoint).
 """
+import errno
 import hashlib
 import json
 import os
@@ -38,67 +39,13 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 
-from engine.errors import BadInput
+from engine.errors import BadInput, printable, reason, stops
+from engine.files import digest, hold, release, sync, write
 
 # What may differ from the run's own on --resume: where it lies, how long it goes on, and what
 # changes memory and speed but no gradient (beyond rounding).
 FREE = {"resume", "name", "steps", "save_every", "pages_every", "device", "tokens_per_microbatch",
         "checkpointing", "compile"}
-
-# ------------------------------------------------------------------------------ files
-
-
-def sync(path):
-    """Wait until this file or folder is on the disk and not only in the machine's memory."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def write(path, text):
-    """Replace a text file: a reader, or a crash, finds the old one or the new one, never half."""
-    new = path.with_name(path.name + ".new")
-    with open(new, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(new, path)
-
-
-def append(path, rows):
-    """Add one JSON line a row."""
-    with open(path, "a", encoding="utf-8") as file:
-        file.write("".join(json.dumps(row) + "\n" for row in rows))
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def drop_steps_after(path, step):
-    """Drop the lines of later steps, which are done again, and a last line that is only half there.
-
-    Raises BadInput for any other line that is no JSON object with a "step".
-    """
-    raw = path.read_bytes() if path.exists() else b""
-    lines, kept = raw[:raw.rfind(b"\n") + 1].splitlines(keepends=True), []
-    for number, line in enumerate(lines, 1):
-        try:
-            kept += [line] if json.loads(line)["step"] <= step else []
-        except (ValueError, KeyError, TypeError):
-            raise BadInput(f"--resume: line {number} of {path} is damaged; remove it.") from None
-    if b"".join(kept) != raw:
-        write(path, b"".join(kept).decode())
-
-
-def digest(path):
-    """SHA-256 of a file, in hexadecimal."""
-    found = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(2**20):
-            found.update(block)
-    return found.hexdigest()
-
 
 # ------------------------------------------------------------------------------ writing one
 
@@ -206,12 +153,15 @@ def run_folder(resume):
     return path.parent if path.name in ("checkpoint", "checkpoint.new", "checkpoint.old") else path
 
 
-def find(resume):
+def find(resume, held=False):
     """The whole checkpoint that `--resume` means, a path; the newest if it names a run's folder.
 
-    Raises BadInput for a damaged one, with the older one offered where there is one.
+    held: keep other processes off the run from here on, for none may move the checkpoint before it
+    is read. Raises BadInput for a damaged one, with the older one offered where there is one.
     """
     folder, path, old = run_folder(resume), Path(resume), None
+    if held:
+        hold(folder)
     if folder == path:
         path, old = folder / "checkpoint", folder / "checkpoint.old"
         if not path.exists():  # stopped in the middle of `whole`, or never saved
@@ -250,8 +200,37 @@ def latest(method):
 
 def differing(saved, now):
     """The settings, other than FREE ones, in which two dicts differ, as one phrase ("" if none)."""
-    return ", ".join(f"{key} differs ({now.get(key)!r}, the run's is {saved[key]!r})"
-                     for key in saved if key not in FREE and saved[key] != now.get(key))
+    words = {"kl_reference": "the reference of --kl, what --model names,"}
+    wrong = [key for key in saved if key not in FREE and saved[key] != now.get(key)]
+    return ", ".join(f"{words.get(key, key)} differs ({now.get(key)!r}, the run's is "
+                     f"{saved[key]!r})" for key in wrong)
+
+
+def fingerprint(model):
+    """SHA-256 of some 4,096 numbers of each tensor, for training moves nearly all; 16 digits."""
+    found = hashlib.sha256()
+    for title, tensor in model.state_dict().items():
+        flat = tensor.detach().reshape(-1)
+        some = flat[::len(flat) // 4096 + 1].float().cpu()
+        found.update(title.encode() + some.numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
+def refuse_another_shape(adam, step, optimizer, path):
+    """Raise ValueError unless this Adam state is of the optimizer's parameters and of this step."""
+    told = json.loads((path / "manifest.json").read_text())["step"]
+    if type(step) is not int or step != told or step < 0:
+        raise ValueError(f"it is of step {step!r}, and manifest.json of step {told!r}")
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    if set(adam) - set(range(len(parameters))):
+        raise ValueError(f"Adam's state is of {len(adam)} tensors, the model has {len(parameters)}")
+    for i, moments in adam.items():
+        for name in ("exp_avg", "exp_avg_sq"):
+            if moments[name].shape != parameters[i].shape:
+                raise ValueError(f"{name} of tensor {i} is {list(moments[name].shape)}, "
+                                 f"the model's tensor {list(parameters[i].shape)}")
+        if float(moments["step"]) > step * 2**20 or not float(moments["step"]) >= 0:
+            raise ValueError(f"Adam's step of tensor {i} is {moments['step']}")
 
 
 def restore(path, optimizer, settings):
@@ -263,6 +242,7 @@ def restore(path, optimizer, settings):
         groups = optimizer.state_dict()["param_groups"]
         wrong = differing(saved, settings)
         if not wrong:
+            refuse_another_shape(adam, step, optimizer, path)
             optimizer.load_state_dict({"state": adam, "param_groups": groups})
     except (pickle.UnpicklingError, RuntimeError, EOFError, LookupError, TypeError, ValueError,
             AttributeError, OSError) as error:
@@ -284,8 +264,9 @@ def restore(path, optimizer, settings):
 def graceful_stop(run, config):
     """Around the steps of a run, an object with .folder, .step (the last whole one) and .signal.
 
-    Ctrl-C or SIGTERM sets .signal, so that the loop ends after a whole step; a second one leaves at
-    once, which a file here survives at any moment. Full memory, a full disk and numbers that are
+    Ctrl-C, SIGTERM or SIGHUP (a closed terminal) sets .signal, so that the loop ends after a whole
+    step; a second one leaves at once, which a file here survives at any moment; not a second
+    SIGHUP, for a terminal may send several. Full memory, a full disk and numbers that are
     not finite become BadInput, with the step, what to change and the last checkpoint. In threads
     other than the main one signals are left alone.
     """
@@ -293,9 +274,14 @@ def graceful_stop(run, config):
     main = threading.current_thread() is threading.main_thread()
 
     def say(text):  # not print: the signal may have come in the middle of one
-        os.write(2, f"\n{text}\n".encode())
+        try:
+            os.write(2, f"\n{printable(text)}\n".encode(errors="backslashreplace"))
+        except OSError:  # the terminal is closed
+            pass
 
     def on_signal(number, _):
+        if run.signal and number == getattr(signal, "SIGHUP", None):
+            return
         if run.signal:
             say(f"stopped at once; {last(folder)}")
             raise SystemExit(128 + number)
@@ -303,27 +289,36 @@ def graceful_stop(run, config):
         say(f"{signal.Signals(number).name}: finishing step {run.step + 1}; again: stop at once")
 
     before = {number: signal.signal(number, on_signal)
-              for number in (signal.SIGINT, signal.SIGTERM) if main}
+              for number in (signal.SIGINT, *stops()) if main}
     try:
         yield
     except FloatingPointError as error:
         again = "start from it anew with --model {}/checkpoint"  # --resume would meet it again
         raise BadInput(f"step {run.step + 1}: {error}; {last(folder, again)}.") from None
     except torch.OutOfMemoryError:
-        ways = [f"halve --tokens-per-microbatch ({config.tokens_per_microbatch})"]
-        ways += ["add " + "--no-compile " * config.compile + "--checkpointing"] * (
-            not config.checkpointing)
-        ways += [f"halve --prompts ({config.prompts}) or --group ({config.group})",
-                 f"halve --max-new-tokens ({config.max_new_tokens})"]
+        ways = ", ".join(ways_to_less_memory(config))
         raise BadInput(f"step {run.step + 1}: the memory is full; in this order: "
-                       f"{', '.join(ways)}; the first two may change on --resume; "
+                       f"{ways}; the first two may change on --resume; "
                        f"{last(folder)}.") from None
     except OSError as error:
-        raise BadInput(f"step {run.step + 1}: {error.filename or folder}: {error.strerror}; make "
-                       f"room or take another --name; {last(folder)}.") from None
+        what = f"{error.filename or folder}: {reason(error)}; make room or take another --name"
+        if error.errno == errno.EPIPE:
+            what = "nobody reads the output any more"
+        raise BadInput(f"step {run.step + 1}: {what}; {last(folder)}.") from None
     finally:
+        release(folder)
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def ways_to_less_memory(config):
+    """The flags to change where the memory is full, the best first."""
+    ways = [f"halve --tokens-per-microbatch ({config.tokens_per_microbatch})"]
+    ways += ["add " + "--no-compile " * config.compile + "--checkpointing"] * (
+        not config.checkpointing)
+    ways += [f"halve --prompts ({config.prompts}) or --group ({config.group})",
+             f"halve --max-new-tokens ({config.max_new_tokens})"]
+    return ways
 
 
 def stop_at(loss, grad_norm, config, tensors):

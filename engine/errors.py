@@ -1,6 +1,12 @@
 """Mistakes told in one sentence, and the wrapper of every command line. Skip on a first reading."""
+import errno
+import hashlib
+import logging
+import os
+import re
 import signal
 import sys
+from contextlib import contextmanager
 
 import torch
 
@@ -9,38 +15,145 @@ class BadInput(ValueError):
     """The user's mistake: one sentence with the value, the reason and the flag to change."""
 
 
-def printable(text):
+# ------------------------------------------------------------------------------ the console
+
+# What we send on purpose: the colours of show.py, and tqdm's way back up.
+OURS = re.compile(r"(\x1b\[38;5;16;48;5;\d+m|\x1b\[0m|\x1b\[A)")
+
+
+def printable(text, kept="\n\t"):
     """Text of a model or a file, for a terminal: control characters are shown, not obeyed."""
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode()
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode()
                    for c in text)
+
+
+def at_most(name, size):
+    """A file's name of at most so many bytes: the rest of a longer one is told by its SHA-256."""
+    raw = os.fsencode(name)
+    if len(raw) <= size:
+        return name
+    end = "-" + hashlib.sha256(raw).hexdigest()[:8]
+    return raw[:size - len(end)].decode(errors="ignore") + end
+
+
+class Console:
+    """stdout or stderr of a command: it obeys no foreign text, and ends nothing when it is gone.
+
+    Foreign text comes by many ways, also from libraries that quote a config.json, so that control
+    characters are escaped here as well. What the console's encoding lacks is escaped, too. Where
+    nobody reads any more (`| head`, a closed terminal), the rest is dropped: a training goes on.
+    """
+
+    def __init__(self, stream, kept):
+        self.stream, self.kept = stream, kept
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+    def write(self, text):
+        parts = OURS.split(text)  # ours are those of odd number
+        parts[::2] = [printable(part, self.kept) for part in parts[::2]]
+        self.until_it_is_gone(self.stream.write, "".join(parts))
+        return len(text)
+
+    def flush(self):
+        self.until_it_is_gone(self.stream.flush)
+
+    def until_it_is_gone(self, call, *args):
+        try:
+            call(*args)
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EIO):
+                raise
+            nowhere = os.open(os.devnull, os.O_WRONLY)  # also for what is still in the buffer
+            os.dup2(nowhere, self.stream.fileno())
+            os.close(nowhere)
+
+    def __getattr__(self, name):
+        return getattr(self.stream, name)
+
+
+@contextmanager
+def console():
+    """Inside, stdout, stderr and the libraries' logs go through a Console."""
+    before = sys.stdout, sys.stderr
+    sys.stdout = before[0] and Console(before[0], "\n\t")
+    sys.stderr = before[1] and Console(before[1], "\n\t\r")
+    names = ("transformers", "datasets", "huggingface_hub")
+    handlers = [h for name in names for h in logging.getLogger(name).handlers
+                if getattr(h, "stream", None) is before[1]]
+    for handler in handlers:
+        handler.stream = sys.stderr
+    try:
+        yield
+    finally:
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
+        sys.stdout, sys.stderr = before
+        for handler in handlers:
+            handler.stream = before[1]
+
+
+# ------------------------------------------------------------------------------ the sentence
+
+
+def reason(error):
+    """First line of an error's text, and of the one that it came from where that says more."""
+    texts = []
+    while error is not None and len(texts) < 20:
+        text = getattr(error, "strerror", None) or str(error).strip().partition("\n")[0]
+        texts.append(text or type(error).__name__)
+        error = error.__cause__ or error.__context__
+    first, last = texts[0], texts[-1]
+    return first if last in first else f"{first.rstrip('.:')}: {last}"
+
+
+def stops():
+    """The signals that end a command as Ctrl-C does; nohup has SIGHUP ignored, and it stays so."""
+    hangup = getattr(signal, "SIGHUP", None)  # Windows has none
+    ignored = hangup is None or signal.getsignal(hangup) is signal.SIG_IGN
+    return [signal.SIGTERM] if ignored else [signal.SIGTERM, hangup]
 
 
 def run_cli(main):
     """Call `main()`: what stops it ends in one sentence and an exit code, not in a traceback.
 
-    2: a mistake of the user's, a full card or disk, NaN. 130 and 143: by Ctrl-C and SIGTERM.
+    2: a mistake of the user's, a full card or disk, NaN. 128 and the signal's number: 130 by
+    Ctrl-C, 143 by SIGTERM, 129 by SIGHUP, a closed terminal.
     """
     signals = []
 
-    def on_sigterm(number, _):  # as Ctrl-C, so that whatever cleans up after that does here
+    def on_signal(number, _):  # as Ctrl-C, so that whatever cleans up after that does here
         signals.append(number)
-        raise KeyboardInterrupt
+        if len(signals) == 1 or number == signal.SIGTERM:  # a terminal hangs up more than once
+            raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, on_sigterm)
+    before = {number: signal.signal(number, on_signal) for number in stops()}
+    try:
+        with console():
+            code = code_of(main, signals)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if code:
+        sys.exit(code)
+
+
+def code_of(main, signals):
+    """Call `main()`; the exit code, with its sentence on stderr unless that is 0."""
     try:
         main()
+        return 0
     except (BadInput, FloatingPointError) as mistake:
         message, code = f"error: {mistake}", 2
     except OSError as error:
-        message, code = f"error: {error.filename or 'input or output'}: {error.strerror}.", 2
+        message = f"error: {error.filename or 'input or output'}: {reason(error)}."
+        code = 2
     except torch.OutOfMemoryError:
         message, code = "error: the card's memory is full; take a smaller --model.", 2
     except KeyboardInterrupt:
         code = 128 + (signals or [signal.SIGINT])[0]
-        message = "\nstopped by " + ("SIGTERM" if signals else "Ctrl-C")
-    else:
-        return
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        message = "\nstopped by " + (signal.Signals(signals[0]).name if signals else "Ctrl-C")
     print(printable(message), file=sys.stderr)
-    sys.exit(code)
+    return code

@@ -4,6 +4,7 @@ Skip this on a first reading.
 """
 import argparse
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import torch
 
 from engine.checkpoints import differing, latest, run_folder
-from engine.errors import BadInput
+from engine.errors import BadInput, at_most
 
 # The tiny embedded model learns in a minute at settings that would wreck a real one. They were
 # chosen with grpo.py alone and frozen before any other method was run.
@@ -41,9 +42,9 @@ def flags(method, description):
 
 
 def model_flags(add):
-    add("--model", default="tiny",
+    add("--model", default="tiny", type=os.path.expanduser,
         help="a model on the Hugging Face hub, or a folder; tiny is the embedded one")
-    add("--data", default="gsm8k",
+    add("--data", default="gsm8k", type=os.path.expanduser,
         help="a problem set named in problems.py, or a .jsonl file with problem and answer")
     add("--thinking", action="store_true",
         help="let a model that can think before it answers (Qwen3) do so")
@@ -110,9 +111,9 @@ def card_flags(add):
 def run_flags(add):
     add("--seed", type=int, default=0,
         help="of the order of problems and of every random number")
-    add("--name", default="",
+    add("--name", default="", type=os.path.expanduser,
         help="folder of the run; empty: runs/METHOD-MODEL-seedSEED")
-    add("--resume", default="",
+    add("--resume", default="", type=os.path.expanduser,
         help="go on with a run: its folder, or latest; its settings are kept")
     add("--save-every", type=int, default=50,
         help="steps between checkpoints; 0: one at the end")
@@ -134,10 +135,10 @@ def parse(parser, argv=None):
         print("--compile is for CUDA cards; this run goes without", file=sys.stderr)
         args.compile = False
     if not args.name:
-        model = Path(args.model).resolve() if Path(args.model).is_dir() else Path(args.model)
+        model = Path(args.model).resolve() if os.path.isdir(args.model) else Path(args.model)
         model = run_folder(model)  # a run's checkpoint is called after the run
         model = re.sub(r"[^\w.-]", "_", model.name).strip(".") or "model"
-        args.name = f"runs/{args.method}-{model}-seed{args.seed}"
+        args.name = f"runs/{args.method}-{at_most(model, 150)}-seed{args.seed}"
     return args
 
 

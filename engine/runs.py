@@ -9,6 +9,7 @@ A run is a folder, runs/NAME/:
                     trainer.pt (Adam, step)      summary.json    accuracy before and after
     snapshots/      step_00010/ ...: fp32 weights for relex.py, with --snapshot-every 10
 
+and lock, an empty file: no other process may go on with the run while one trains it.
 Checkpoints load wherever AutoModelForCausalLM does; checkpoints.py writes and resumes them.
 --name is a path of yours, absolute or with .. if you say so, and all that a run writes lies in it.
 No path is made of what a model, a data file or a checkpoint says, and an existing folder is never
@@ -22,20 +23,14 @@ import json
 import math
 import sys
 import time
-import warnings
 from pathlib import Path
 
-from engine.checkpoints import (
-    FREE,
-    append,
-    check_room,
-    drop_steps_after,
-    restore,
-    save,
-    snapshot,
-    write,
-)
+import torch
+from torch.utils.checkpoint import checkpoint as recomputed
+
+from engine.checkpoints import FREE, check_room, fingerprint, restore, save, snapshot
 from engine.errors import BadInput
+from engine.files import append, drop_steps_after, hold, write
 from engine.memory import memory_estimate, peak_gb
 
 # What diagnoses RL, one line a step. Entropy, clipped and gap (sampler's against scorer's
@@ -111,23 +106,25 @@ class Run:
             raise SystemExit(128 + self.signal)
 
 
-def open_run(config, optimizer, rows, checkpoint=None):
-    """A Run, new or continued from this checkpoint.
+def open_run(config, optimizer, rows, checkpoint=None, reference=None):
+    """A Run, new or continued from this checkpoint; `reference` is the model of the KL penalty.
 
     Raises BadInput: a folder that cannot be written, a disk too full, a checkpoint of another run.
     """
     asked = json.dumps([[row["id"], row["problem"], row["answer"]] for row in rows])
     settings = {k: v for k, v in vars(config).items() if k not in FREE}
     settings["problems"] = hashlib.sha256(asked.encode()).hexdigest()
+    if reference is not None:
+        settings["kl_reference"] = fingerprint(reference)
     folder, step = Path(config.name), 0
-    if checkpoint:
-        folder = checkpoint.parent
-    else:
-        for i in itertools.count(2):  # never write over an older run
-            if not folder.exists():
-                break
-            folder = Path(f"{config.name}-{i}")
     try:
+        if checkpoint:
+            folder = checkpoint.parent
+        else:
+            for i in itertools.count(2):  # never write over an older run
+                if not folder.exists():
+                    break
+                folder = Path(f"{Path(config.name)}-{i}")
         check_room(folder, optimizer, config.steps // (config.snapshot_every or config.steps + 1))
         if checkpoint:
             step = restore(checkpoint, optimizer, settings)
@@ -135,6 +132,7 @@ def open_run(config, optimizer, rows, checkpoint=None):
                 drop_steps_after(folder / name, step)
         else:
             folder.mkdir(parents=True)
+            hold(folder)
         write(folder / "config.json", json.dumps(vars(config), indent=1))
     except OSError as error:
         raise BadInput(f"--name {folder}: cannot write there ({error.strerror}).") from None
@@ -153,11 +151,26 @@ def print_settings(config, model, tokenizer, prompts, total, longest, stops):
 
 
 def enable_checkpointing(model):
-    """Switch gradient checkpointing on: Hugging Face models do it in train mode only."""
-    with warnings.catch_warnings():  # transformers 5.24 renamed it; 5.17 has the old name alone
-        warnings.simplefilter("ignore", FutureWarning)
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-    model.train()
+    """Compute the activations of each layer again in the backward.
+
+    Hugging Face's own switch does so in train mode only, which would turn dropout on in the loss
+    and not in the sampler.
+    """
+    from transformers.modeling_layers import GradientCheckpointingLayer  # slow: not for every run
+
+    for layer in model.modules():
+        if isinstance(layer, GradientCheckpointingLayer):
+            layer.forward = twice(layer.forward)
+
+
+def twice(forward):
+    """A layer's forward, run again in the backward; as it is without a graph or with a cache."""
+    def called(*args, **options):
+        caching = any(options.get(name) is not None for name in ("cache", "past_key_values"))
+        if caching or not torch.is_grad_enabled():
+            return forward(*args, **options)
+        return recomputed(forward, *args, use_reentrant=False, **options)
+    return called
 
 
 # ------------------------------------------------------------------------------ one step

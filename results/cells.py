@@ -22,8 +22,8 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 from paired import detectable, p_value, t_interval
 
-from engine.checkpoints import write
 from engine.errors import BadInput, run_cli
+from engine.files import write
 from evaluate import pass_at_k
 
 # The questions, each one family of tests: (title, [(B, A), ...], the measure that is tested). An

@@ -51,8 +51,9 @@ from pool import run_all
 
 import evaluate
 import problems
-from engine.checkpoints import append, find, write
+from engine.checkpoints import find
 from engine.errors import BadInput, run_cli
+from engine.files import append, write
 from engine.flags import flags, parse
 
 # ------------------------------------------------------------------------------ the grids

@@ -341,6 +341,7 @@ class Policy:
     def __init__(self, monkeypatch, speak):
         self.speak, self.asked, self.stop_after = speak, [], None
         monkeypatch.setattr(evaluate, "sample", self.sample)
+        monkeypatch.setattr(evaluate, "stop_ids", lambda model, tokenizer: [1])
         self.model = torch.nn.Linear(2, 2)
         self.model.name_or_path, self.model.config = "stub", None
         self.model.device, self.model.dtype = "cpu", torch.float32

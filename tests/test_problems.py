@@ -300,7 +300,7 @@ ROW = {"problem": "1+1?", "answer": "2"}
         ([{"problem": "?"}], "line 1: no column 'answer'"),
         ([{"problem": 7, "answer": "7"}], "line 1: the problem is 7"),
         ([{"problem": " ", "answer": "7"}], "line 1: the problem is ' '"),
-        ([{"problem": "?", "answer": None}], "line 1: the answer is None"),
+        ([{"problem": "?", "answer": None}], "0 problems, 1 dropped: 1 because no answer is given"),
         ([{"problem": "?", "answer": True}], "line 1: the answer is True"),
         ([{"problem": "?", "answer": ["1"]}], "line 1: the answer is"),
         ([{**ROW, "id": 1}, ROW, {**ROW, "id": "1"}], "line 3: id '1' was used in line 1"),

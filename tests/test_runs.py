@@ -30,7 +30,7 @@ import logprobs as logprobs_module
 import oar
 import problems
 import rollout
-from engine import checkpoints, errors, flags, graphs, memory, runs
+from engine import checkpoints, errors, files, flags, graphs, memory, runs
 from engine.errors import BadInput
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -99,7 +99,7 @@ def test_resume_is_the_unbroken_run_bit_for_bit(tmp_path, half):
     makes four steps differ from two and two. So does a line that is lost or written twice: here a
     crash after step 3 had left its line and half of the next, and a leftover of a killed save."""
     whole = run("grpo", tmp_path, "--steps", 4, "--name", tmp_path / "whole")
-    checkpoints.append(half / "metrics.jsonl", [{"step": 3}])
+    files.append(half / "metrics.jsonl", [{"step": 3}])
     with (half / "metrics.jsonl").open("ab") as file:
         file.write(b'{"step": 4, "rewa\xc3')
     (half / "checkpoint.new").mkdir()
@@ -234,9 +234,9 @@ def test_a_checkpoint_of_another_run_or_of_other_problems_is_refused(tmp_path, h
     assert len(lines(half)) == 2
     data = tmp_path / "mine.jsonl"
     rows = [{"problem": f"Start with {i}, add 2.", "answer": str(i + 2)} for i in range(9)]
-    checkpoints.append(data, rows)
+    files.append(data, rows)
     run("grpo", tmp_path, "--data", data, "--steps", 1, "--name", tmp_path / "a")
-    checkpoints.append(data, rows[:1])
+    files.append(data, rows[:1])
     with pytest.raises(BadInput, match="other settings: problems differs"):
         run("grpo", tmp_path, "--resume", tmp_path / "a", "--steps", 2, "--data", data)
 
@@ -343,7 +343,7 @@ class Refusing:
                             (torch, "save"), (safetensors.torch, "save_file"),
                             (modeling_utils, "safe_save_file")):
             monkeypatch.setattr(owner, name, self.around(name, getattr(owner, name)))
-        monkeypatch.setattr(checkpoints, "open", self.open, raising=False)
+        monkeypatch.setattr(files, "open", self.open, raising=False)
 
     def refuse(self, name, *args):
         self.calls.append(name)

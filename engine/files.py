@@ -1,0 +1,111 @@
+"""Files that survive a crash: replaced whole, appended by the line, held by one process at a time.
+
+Skip this on a first reading.
+"""
+import errno
+import hashlib
+import json
+import os
+import sys
+
+try:
+    import fcntl
+except ImportError:  # Windows has none, and runs there are not locked
+    fcntl = None
+
+from engine.errors import BadInput
+
+# What a system says that cannot flush a folder: Windows opens none, some file systems flush none.
+NO_FOLDERS = (errno.EACCES, errno.EPERM, errno.EBADF, errno.EINVAL, errno.ENOTSUP)
+HELD = {}  # folder of a run -> its open lock file
+
+
+def sync(path):
+    """Wait until this file or folder is on the disk and not only in the machine's memory."""
+    folder = os.path.isdir(path)
+    try:
+        handle = os.open(path, os.O_RDONLY if folder else os.O_RDWR)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        if not folder or error.errno not in NO_FOLDERS:
+            raise
+
+
+def write(path, text):
+    """Replace a text file: a reader, or a crash, finds the old one or the new one, never half."""
+    new = path.with_name(path.name + ".new")
+    with open(new, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(new, path)
+
+
+def append(path, rows):
+    """Add one JSON line a row."""
+    with open(path, "a", encoding="utf-8") as file:
+        file.write("".join(json.dumps(row) + "\n" for row in rows))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def drop_steps_after(path, step):
+    """Drop the lines of later steps, which are done again, and a last line that is only half there.
+
+    Steps up to `step` that have no line are named on stderr. Raises BadInput for any other line
+    that is no JSON object with a "step".
+    """
+    raw = path.read_bytes() if path.exists() else b""
+    lines, kept, found = raw[:raw.rfind(b"\n") + 1].splitlines(keepends=True), [], set()
+    for number, line in enumerate(lines, 1):
+        try:
+            at = json.loads(line)["step"]
+            kept += [line] if at <= step else []
+            found.add(at)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise BadInput(f"--resume: line {number} of {path} is damaged; remove it.") from None
+    lost = [at for at in range(1, step + 1) if at not in found]
+    if lost:
+        print(f"{path}: {len(lost)} of the {step} steps before have no line any more, the first of "
+              f"them step {lost[0]}; the run goes on without.", file=sys.stderr, flush=True)
+    if b"".join(kept) != raw:
+        write(path, b"".join(kept).decode())
+
+
+def digest(path):
+    """SHA-256 of a file, in hexadecimal."""
+    found = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(2**20):
+            found.update(block)
+    return found.hexdigest()
+
+
+def hold(folder):
+    """Keep a run's folder for this process. Raises BadInput where another process has it.
+
+    The lock is the process's: it goes with a kill, and workers that were forked do not share it.
+    """
+    place = os.path.realpath(folder)
+    if fcntl is None or place in HELD:
+        return
+    file = open(os.path.join(folder, "lock"), "a")
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            raise BadInput(f"--resume {folder}: another process is training this run; wait for it, "
+                           "or stop it first.") from None
+        return  # a file system without locks
+    HELD[place] = file
+
+
+def release(folder):
+    """Let another process go on with this run."""
+    file = HELD.pop(os.path.realpath(folder), None)
+    if file:
+        file.close()
