@@ -60,8 +60,8 @@ def coin_rewards(rollouts, shape, seed):
 
 def random_reward(reward_fn, seed):
     """`reward_fn` with coins for rewards; the share that is really right is logged as `right`."""
-    def toss(rollouts, rows, config, tokenizer):
-        rewards, _, metrics = reward_fn(rollouts, rows, config, tokenizer)
+    def toss(rollouts, rows, config, tokenizer, model):
+        rewards, _, metrics = reward_fn(rollouts, rows, config, tokenizer, model)
         metrics = {**metrics, "right": float(rewards.mean())}
         coins = coin_rewards(rollouts, rewards.shape, seed)  # (N, G)
         return coins, None, metrics
@@ -74,7 +74,7 @@ def apply(config, credit_fn, reward_fn, whole_batch):
     Raises BadInput where a control would change nothing: weights that are all alike, shuffled.
     """
     if config.credit == "shuffled":
-        if config.method in ("grpo", "scrl"):
+        if config.method in ("grpo", "scrl", "vine"):
             raise BadInput(f"--credit shuffled: {config.method}.py weighs all tokens alike, so a "
                            "shuffle changes nothing; take grail.py, oar.py or delta.py.")
         if whole_batch is not None:
@@ -87,5 +87,8 @@ def apply(config, credit_fn, reward_fn, whole_batch):
         if config.method == "scrl":
             raise BadInput("--reward random: SCRL's verdicts are on the parts of an answer, where "
                            "one coin a completion has no place; take grpo.py --reward random.")
+        if config.method == "vine":
+            raise BadInput("--reward random: the values of vine.py are chances of a real success, "
+                           "which a coin has not; take grpo.py --reward random.")
         reward_fn = random_reward(reward_fn, config.seed)
     return credit_fn, reward_fn, whole_batch
