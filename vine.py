@@ -62,12 +62,11 @@ def verdicts(model, tokenizer, prompts, prefixes, rows, samples, max_new_tokens,
     its place in P and its place in K.
     """
     starts = [prompt + prefix for prompt, prefix in zip(prompts, prefixes)]
-    most = max_new_tokens - min(map(len, prefixes))
-    more = sample(model, tokenizer, starts, samples=samples, max_new_tokens=most,
+    more = sample(model, tokenizer, starts, samples=samples, max_new_tokens=max_new_tokens,
                   temperature=temperature, seed=seed, batch_size=batch_size)
 
-    # A longer prefix has fewer tokens left than `most`. What a row says beyond is cut off here,
-    # which changes nothing before it.
+    # The prefix has used some of its tokens. What a row says beyond them is cut off here, which
+    # changes nothing before it.
     completions = []
     for k, ids in enumerate(more.sampled):
         prefix = prefixes[k // samples]

@@ -90,8 +90,10 @@ def loss_flags(add):
 
 
 def control_flags(add):
-    add("--credit", default="method", choices=["method", "shuffled", "uniform"],
-        help="shuffled: the method's weights, permuted within each completion; uniform: all 1")
+    add("--credit", default="method",
+        choices=["method", "shuffled", "uniform", "entropy", "oracle"],
+        help="shuffled: the method's weights, permuted within each completion; uniform: all 1; "
+             "entropy: the token's own, mean 1; oracle: the first wrong line (arithmetic alone)")
     add("--reward", default="outcome", choices=["outcome", "random"],
         help="random: a fair coin in place of the verdict")
 

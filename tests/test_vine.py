@@ -171,6 +171,16 @@ def test_advantages_by_hand(monkeypatch):
                        "value_variance": pytest.approx(variance)}
 
 
+def test_a_value_counts_what_the_reward_counts(monkeypatch):
+    """A right number outside of any box earns nothing, so it is worth nothing on the way."""
+    _, tokenizer = problems.load_policy("tiny")
+    said = tokenizer("The answer is 7.", add_special_tokens=False).input_ids
+    monkeypatch.setattr(vine, "sample", lambda model, tokenizer, prompts, **options: rollouts_of(
+        prompts, [said] * len(prompts), tokenizer))
+    right, tokens = vine.verdicts(None, tokenizer, [[5]], [[6]], [ROW], 1, 99)
+    assert right.tolist() == [[0]] and tokens == len(said)
+
+
 def test_shared_prefixes_are_sampled_once_and_only_within_a_problem(monkeypatch):
     """Two problems with the same words; of four completions, three begin alike."""
     calls = script(monkeypatch, lambda prompt, k: False)
