@@ -19,6 +19,7 @@ import re
 
 import torch
 
+import problems
 import verify
 from engine.errors import BadInput
 from engine.seeds import generator_for
@@ -190,7 +191,7 @@ def apply(config, credit_fn, reward_fn, whole_batch):
 
 def refuse_an_oracle(config):
     """Raise BadInput where nobody knows the slip, or where a method has advantages of its own."""
-    if not config.data.startswith("arithmetic") or config.data.endswith(".jsonl"):
+    if config.data not in problems.SETS:
         raise BadInput(f"--credit oracle: it knows the steps of the embedded arithmetic alone, not "
                        f"those of --data {config.data}; take another --credit.")
     if config.method in ("scrl", "vine"):

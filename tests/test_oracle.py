@@ -96,8 +96,8 @@ def test_another_problem_is_an_error(problem):
 
 
 def with_a_slip(rng):
-    """(problem, completion, the line with its slip, its number): random chains, one slip of a random kind, all
-    that follows carried on faithfully."""
+    """(problem, completion, the line with its slip, its number): a random chain with one slip of a
+    random kind; all that follows carries it on faithfully."""
     n, start = rng.randint(2, 6), rng.randint(1, 20)
     chain = [(rng.choice("+-*"), rng.randint(2, 9)) for _ in range(n)]
     words = {"+": "add", "-": "minus", "*": "times"}

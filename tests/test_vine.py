@@ -91,22 +91,22 @@ def test_the_values_of_a_tree_are_its_chances():
 
 
 def test_values_are_the_success_rates_of_continuations(policy):
-    """10,000 continuations each: within 5 standard deviations (.005 at most)."""
+    """4,000 continuations each: within 5 standard deviations (.008 at most)."""
     prefixes = [[], [A], [B], [B, A], [SEVEN]]
-    found = values(policy, prefixes, 10_000)
-    assert found == pytest.approx([V_ASK, V_A, V_B, V_A, 1.0], abs=.025)
+    found = values(policy, prefixes, 4000)
+    assert found == pytest.approx([V_ASK, V_A, V_B, V_A, 1.0], abs=.04)
 
 
 def test_values_are_taken_at_the_rollouts_temperature(policy):
     """At T = 0.5 the chances are squared and scaled: .8 and .2 become .64 / .68 and .04 / .68."""
-    found, = values(policy, [[A]], 10_000, temperature=0.5)
-    assert found == pytest.approx(.64 / .68, abs=.012)
+    found, = values(policy, [[A]], 4000, temperature=0.5)
+    assert found == pytest.approx(.64 / .68, abs=.02)
 
 
 def test_a_continuation_has_the_tokens_that_its_completion_had_left(policy):
     """With two tokens in all, the way over b and then a has no room for its box."""
-    found = values(policy, [[], [A], [B]], 10_000, max_new_tokens=2)
-    assert found == pytest.approx([(.8 + .1) / 2, .8, .1], abs=.025)
+    found = values(policy, [[], [A], [B]], 4000, max_new_tokens=2)
+    assert found == pytest.approx([(.8 + .1) / 2, .8, .1], abs=.04)
 
 
 # ------------------------------------------------------------------ lines
@@ -201,10 +201,10 @@ def test_a_step_draws_numbers_of_its_own_and_the_same_ones_again(monkeypatch):
     for completions, seed in (([[A, SEVEN], [B]], 0), ([[A, SEVEN], [B]], 0),
                               ([[A, EIGHT], [B]], 0), ([[A, SEVEN], [B]], 1)):
         vine.line_reward(rollouts_of([[ASK]] * 2, completions, Words()), [ROW],
-                         settings(seed=seed), Words(), None)
+                         settings(seed=seed, temperature=.7), Words(), None)
     seeds = [call.seed for call in calls]
     assert seeds[0] == seeds[1] and len(set(seeds)) == 3
-    assert (calls[0].temperature, calls[0].max_new_tokens) == (1.0, 8)
+    assert (calls[0].temperature, calls[0].max_new_tokens) == (.7, 8)
 
 
 def test_continuations_start_from_the_ids_that_were_sampled(monkeypatch):
@@ -241,11 +241,11 @@ def test_sampling_from_ids_is_sampling_from_their_text():
 
 
 def test_the_gradient_is_that_of_the_success_rate(policy):
-    """The mean of A x d log pi over 4,000 completions against the derivative by hand, with one
+    """The mean of A x d log pi over 2,400 completions against the derivative by hand, with one
     continuation a prefix: for the logit of `a` after the prompt p (1 - p) (V_A - V_B), for that of
     7 after `a` its visits (.5 + .5 x .3) times .8 x .2. Groups of 4 share prefixes, so the error is
     taken from the means of groups; 5 standard errors."""
-    n = 1000
+    n = 600
     out = rollout.sample(policy, Words(), [[ASK]] * n, samples=4, max_new_tokens=8, seed=3)
     _, advantages, _ = vine.line_reward(out, [ROW] * n, settings(group=4, continuations=1), Words(),
                                         policy)
