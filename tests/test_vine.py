@@ -130,6 +130,12 @@ def test_blank_lines_belong_to_the_line_before():
     assert cut == ["7+5=12\n\n\n", "12-3=9\n", "\\boxed{9}."]
 
 
+def test_an_indented_line_is_a_line():
+    _, tokenizer = problems.load_policy("tiny")
+    ids = tokenizer("7+5=12\n  12-3=9\n\\boxed{9}.", add_special_tokens=False).input_ids
+    assert [tokenizer.decode(ids[:end]) for end in vine.line_ends(tokenizer, ids)][0] == "7+5=12\n"
+
+
 @pytest.mark.parametrize("n, ends", [(2, [2, 4, 5]), (5, [5]), (9, [5]), (1, [1, 2, 3, 4, 5])])
 def test_a_number_cuts_every_so_many_tokens(n, ends):
     assert vine.line_ends(None, [A] * 5, n) == ends
