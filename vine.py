@@ -92,27 +92,31 @@ def line_reward(rollouts, rows, config, tokenizer, model):
     """Rewards (N, G), advantages of the tokens (B, T), what V cost; see grpo.outcome_reward."""
     rewards, _, _ = outcome_reward(rollouts, rows, config, tokenizer, model)  # (N, G)
     cut = config.cut if config.cut == "newline" else int(config.cut)
-    ends = [line_ends(tokenizer, ids, cut) for ids in rollouts.sampled]
+    G = config.group
+    prompts = [ids[real].tolist() for ids, real in zip(
+        rollouts.prompt_ids[::G], rollouts.prompt_mask[::G])]            # N lists of ids
 
-    # Each distinct prefix of a problem once, in the order in which they are met: {key: place}.
-    places = {}
+    # What stands before each line, and of all rows together each problem's prefix once.
+    ends, before = [], []
     for row, ids in enumerate(rollouts.sampled):
-        for end in [0, *ends[row][:-1]]:
-            places.setdefault((row // config.group, *ids[:end]), len(places))
-    real = zip(rollouts.prompt_ids.tolist(), rollouts.prompt_mask.tolist())
-    prompts = [[i for i, on in zip(ids, mask) if on] for ids, mask in real]
+        ends.append(line_ends(tokenizer, ids, cut))
+        before.append([(row // G, tuple(ids[:end])) for end in [0, *ends[row][:-1]]])
+    distinct = list(dict.fromkeys(key for keys in before for key in keys))   # P
+
+    # Seeded by the rollouts: new numbers in each step, the same ones after --resume. A CPU's cache
+    # likes few rows at a time, a card takes as many as fit.
     right, tokens = verdicts(
-        model, tokenizer, [prompts[key[0] * config.group] for key in places],
-        [list(key[1:]) for key in places], [rows[key[0]] for key in places],
+        model, tokenizer, [prompts[i] for i, _ in distinct],
+        [list(prefix) for _, prefix in distinct], [rows[i] for i, _ in distinct],
         config.continuations, config.max_new_tokens, config.temperature,
-        # New numbers each step, and the same ones after --resume: the rollouts are the key.
-        seed_for(config.seed, "vine", rollouts.sampled))
-    V = right.mean(1).tolist()                                           # (P,)
+        seed=seed_for(config.seed, "vine", rollouts.sampled),
+        batch_size=512 if rewards.device.type == "cpu" else None)        # (P, K)
+    V = dict(zip(distinct, right.mean(1).tolist()))
 
     A = torch.zeros(rollouts.completion_ids.shape)                       # (B, T)
-    for row, (ids, verdict) in enumerate(zip(rollouts.sampled, rewards.flatten().tolist())):
-        before = [V[places[(row // config.group, *ids[:end])]] for end in [0, *ends[row][:-1]]]
-        A[row, :len(ids)] = line_advantages(ends[row], before, verdict)
+    for row, verdict in enumerate(rewards.flatten().tolist()):
+        values = [V[key] for key in before[row]]
+        A[row, :ends[row][-1]] = line_advantages(ends[row], values, verdict)
     metrics = {"lines": sum(map(len, ends)) / len(ends), "prefixes": len(V),
                "value_tokens": tokens}
     if config.continuations > 1:

@@ -43,6 +43,7 @@ def blamed(text, problem=PROBLEM):
     ("7+5=12\n12*3=36\n36-9=27\n27-9=18\n\\boxed{18}.", "27-9=18\n"),
     # All lines right, the box is not, or comes too early.
     ("7+5=12\n12*3=36\n36-9=27\nSo we get \\boxed{72}.", "So we get \\boxed{72}."),
+    ("7+5=12\n12*3=36\n36-9=27\n\\boxed{72}", "\\boxed{72}"),
     ("7+5=12\nSo we get \\boxed{12}.", "So we get \\boxed{12}."),
     # Glances.
     ("At a glance, \\boxed{31}.", "At a glance, \\boxed{31}."),
