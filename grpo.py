@@ -327,8 +327,11 @@ def one_prompt(tokenizer, row, config):
     return [problems.build_prompt(tokenizer, row["problem"], config.thinking)]
 
 
-def outcome_reward(rollouts, rows, config, tokenizer):
-    """(rewards (N, G), advantages a token (B, T) if they are not the group's, metrics to log)."""
+def outcome_reward(rollouts, rows, config, tokenizer, model):
+    """(rewards (N, G), advantages a token (B, T) if they are not the group's, metrics to log).
+
+    A method's own reward function takes the same five; vine.py's asks the model again.
+    """
     golds = [row["answer"] for row in rows for _ in range(config.group)]
     right = verify.verify_all(list(zip(rollouts.texts, golds)), strict=True)
     rewards = torch.tensor(right, dtype=torch.float32, device=rollouts.lengths.device)  # (B,)
@@ -377,7 +380,9 @@ def train(config, credit_fn=uniform, make_prompts=one_prompt, reward_fn=outcome_
                               keys=prompt_keys(numbers, m, len(train_set)))
             clock.sampling_ended()
 
-            rewards, token_advantages, own = reward_fn(rollouts, chosen, config, tokenizer)
+            rewards, token_advantages, own = reward_fn(rollouts, chosen, config, tokenizer,
+                                                       model)
+            clock.judging_ended()
             stats, weights = update(model, optimizer, rollouts, rewards, credit_fn, config,
                                     tokenizer, reference, token_advantages, whole_batch)
             refuse_a_wrong_scorer(stats, config)

@@ -3,7 +3,8 @@ r"""What we ask: problem sets, prompts, and the policy that answers them.
 A problem set is a list of dicts, each with "id", "problem" and "answer" (three strings) and any
 other columns of its source. It comes from one of three places:
 
-    arithmetic              data/arithmetic_{train,test}.jsonl beside this file (no network)
+    arithmetic              data/arithmetic_{train,test}.jsonl beside this file (no network);
+                            arithmetic-long: data/tiny_long/, once data/make_tiny.py has made it
     some/file.jsonl         your own, one {"problem": ..., "answer": ...} a line
     gsm8k, math500, ...     the table HUB below, fetched through the `datasets` package
 
@@ -35,6 +36,10 @@ from engine.errors import BadInput, printable, reason, run_cli
 from rollout import stop_ids
 
 HERE = Path(__file__).resolve().parent
+
+# What comes with this project: the folder of each embedded model, and of each problem set.
+MODELS = {"tiny": HERE / "data" / "tiny", "tiny-long": HERE / "data" / "tiny_long" / "tiny"}
+SETS = {"arithmetic": HERE / "data", "arithmetic-long": HERE / "data" / "tiny_long"}
 
 # Raw string: without the r, "\b" is a backspace and the model is asked for "oxed{}".
 SUFFIX = r" Please reason step by step, and put your final answer within \boxed{}."
@@ -144,18 +149,20 @@ HUB = {
 def load_problems(data, split="train", limit=None):
     """Load a problem set as a list of dicts with at least "id", "problem" and "answer" (strings).
 
-    `data`: "arithmetic", a path ending in .jsonl (its split is the file itself), or a name in HUB.
+    `data`: a name in SETS or HUB, or a path ending in .jsonl (its split is the file itself).
     `limit`: keep the first so many usable problems. One line about the gold answers goes to stderr.
     Raises BadInput: unknown name, missing or empty file, a line that is not JSON, a missing column,
     a problem that is no text, no such split, or not one usable gold answer.
     """
-    if data == "arithmetic" or str(data).endswith(".jsonl"):
-        path = HERE / "data" / f"arithmetic_{split}.jsonl" if data == "arithmetic" else Path(data)
-        rows = read_jsonl(path)
+    if str(data).endswith(".jsonl"):
+        rows = read_jsonl(Path(data))
+    elif data in SETS:
+        refuse_what_is_not_made(f"--data {data}", SETS[data])
+        rows = read_jsonl(SETS[data] / f"arithmetic_{split}.jsonl")
     elif data in HUB:
         rows = fetch(data, split)
     else:
-        names = ", ".join(["arithmetic", *HUB])
+        names = ", ".join([*SETS, *HUB])
         raise BadInput(f"--data {data}: neither a path ending in .jsonl nor one of {names}.")
 
     usable, dropped = [], {}  # dropped: reason -> rows
@@ -195,6 +202,13 @@ def say_repeated(rows, where):
         print(printable(f"{where}: {len(torn):,} of them contradict it, the first is {b['id']}: "
                         f"{b['answer'][:60]!r}, where {a['id']} says {a['answer'][:60]!r}"),
               file=sys.stderr)
+
+
+def refuse_what_is_not_made(flag, folder):
+    """Raise BadInput where the long task's folder is missing: it does not come with the project."""
+    if not folder.is_dir():
+        raise BadInput(f"{flag}: there is no {folder}; the third command at the top of "
+                       "data/make_tiny.py makes it.")
 
 
 def load_split(config):
@@ -365,7 +379,7 @@ def never_on_the_hub(name):
 
 
 def load_policy(name="tiny", device="cpu", dtype=torch.float32):
-    """Load (model, tokenizer) from "tiny" (data/tiny), a folder or a hub id, in eval mode. Weights
+    """Load (model, tokenizer) from a name in MODELS, a folder or a hub id, in eval mode. Weights
     are fp32 unless told otherwise: an AdamW step of 1e-6 is lost in the rounding of bf16. Raises
     BadInput naming the flag."""
     try:
@@ -376,7 +390,9 @@ def load_policy(name="tiny", device="cpu", dtype=torch.float32):
         raise BadInput(f"--device {device}: PyTorch sees no CUDA card here; use --device cpu.")
     if kind == "cuda" and index:
         torch.cuda.set_device(index)  # streams, graphs and counts of memory are the current one's
-    where = HERE / "data" / "tiny" if name == "tiny" else Path(name)
+    where = MODELS.get(name, Path(name))
+    if name in MODELS:
+        refuse_what_is_not_made(f"--model {name}", where)
     if where.is_dir() and not (where / "config.json").is_file():
         raise BadInput(f"--model {name}: the folder has no config.json, so it holds no model.")
     if not where.is_dir() and never_on_the_hub(str(name)):

@@ -207,14 +207,19 @@ def sample(model, tokenizer, prompts, *, samples=1, max_new_tokens, temperature=
            top_k=0, seed=0, keys=None, batch_size=None):
     """Sample completions of N prompts (full texts, chat template applied); returns Rollouts.
 
-    On a card, recordings of --compile are let go where the KV cache would not fit beside them.
+    A prompt may be a list of token ids instead: to go on with a completion that is half written.
+    Its text encoded again can be other tokens, and another state of the policy. On a card,
+    recordings of --compile are let go where the KV cache would not fit beside them.
     keys: N ints that name the prompts for the random numbers (default 0..N-1); batch_size: rows at
     a time, rounded to whole prompts (default all). Raises ValueError for an empty list, a prompt
     without tokens, and samples or max_new_tokens below 1.
     """
     if not prompts or max_new_tokens < 1 or samples < 1:
         raise ValueError("sample() needs at least one prompt, one sample and one new token.")
-    tokens = tokenizer(list(prompts), add_special_tokens=False).input_ids
+    if isinstance(prompts[0], str):
+        tokens = tokenizer(list(prompts), add_special_tokens=False).input_ids
+    else:
+        tokens = [list(ids) for ids in prompts]
     if not all(tokens):
         raise ValueError(f"prompt {tokens.index([])} has no tokens; "
                          "a base model needs a text or a BOS.")

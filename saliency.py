@@ -20,6 +20,7 @@ The box's last token and what follows get exactly 0: they cannot have moved the 
 What we left out, on purpose: integrated gradients, attention maps.
 """
 import bisect
+import functools
 
 import torch
 
@@ -45,22 +46,31 @@ def answer_span(tokenizer, ids, text, which="last"):
     if box is None:
         return None
     begin, stop = box
-
-    def characters(n):
-        # A prefix can end inside a multi-byte character, which decodes to U+FFFD until it is whole.
-        prefix = tokenizer.decode(ids[:n], skip_special_tokens=True,
-                                  clean_up_tokenization_spaces=False)
-        return len(prefix.rstrip("\ufffd"))
-
-    def token_holding(character):
-        """The token that completes this character: the first prefix that is longer, less one."""
-        return bisect.bisect_right(range(len(ids)), character, key=lambda i: characters(i + 1))
-
+    token_holding = functools.partial(token_of, tokenizer, ids)
     inside = begin + len(r"\boxed{")
     start, end = token_holding(begin), token_holding(stop - 1) + 1
     if inside == stop - 1:  # \boxed{}: no content, all of it is marker
         return start, end - 1, end - 1, end
     return start, token_holding(inside), token_holding(stop - 2) + 1, end
+
+
+def token_of(tokenizer, ids, character):
+    """The token that completes this character of the decoding: its place in ids, n past the end."""
+    def characters(i):
+        # A prefix can end inside a multi-byte character, which decodes to U+FFFD until it is whole.
+        prefix = tokenizer.decode(ids[:i + 1], skip_special_tokens=True,
+                                  clean_up_tokenization_spaces=False)
+        return len(prefix.rstrip("\ufffd"))
+    return bisect.bisect_right(range(len(ids)), character, key=characters)
+
+
+def tokens_of(tokenizer, ids, text, span):
+    """The slice of the sampled ids that these characters, (begin, end), begin in; up to the end of
+    the text, it takes the stop token in."""
+    first = token_of(tokenizer, ids, span[0])
+    if span[1] >= len(text):
+        return slice(first, len(ids))
+    return slice(first, token_of(tokenizer, ids, span[1]))
 
 
 def answer_spans(forward, which="last"):

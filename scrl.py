@@ -135,7 +135,7 @@ def verdicts(texts, spans, row):
     return right[:-n].view(n, -1), right[-n:]
 
 
-def subproblem_reward(rollouts, rows, config, tokenizer):
+def subproblem_reward(rollouts, rows, config, tokenizer, model=None):
     """Rewards (N, G), 1 where the original (in a curriculum row: item K) is right; the tokens'
     advantages (B, T); figures for the log. Of each problem's rows the first n are curriculum."""
     n = config.group // 2

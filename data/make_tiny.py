@@ -2,6 +2,8 @@
 
     python data/make_tiny.py            # 2 CPU cores; rewrites data/tiny/ and the two problem files
     python data/make_tiny.py --steps 50 --out /some/folder       # a quick look at the machinery
+    python data/make_tiny.py --chain 10-14 --roughly 0.5 --slips 0.03 --glances 0.2 \\
+        --glance-right 0.12 --out data/tiny_long --device cuda   # long chains: --model tiny-long
 
 The problems are chains of 2-4 operations ("Start with 7, add 5, times 3, minus 8."), every running
 value between 0 and 99. The model is warmed up by supervised learning on answers that we write,
@@ -19,8 +21,11 @@ and inside the step-by-step style, one line at a time:
 
 A wrong step is carried forward, as people do. So the tokens that matter (At a glance, roughly, the
 digits of a result) and those that do not (So, Now, the closing words) are known by construction.
-One batch in eight shows the curriculum format of SCRL: all the prefixes of a chain asked at once
-and answered in <p1>..</p1> blocks.
+One batch in eight shows the curriculum format of SCRL: prefixes of a chain, four at most, asked at
+once and answered in <p1>..</p1> blocks.
+
+On such short chains hardly anything is to be gained by knowing which line was wrong. The long task
+is for comparing methods of credit: more lines, more of them announced as sloppy, fewer glances.
 
 What we left out, on purpose: any tuning of this file with a credit method in the loop. Task, size
 and noise were chosen with plain GRPO alone and then frozen, so the demonstration is not rigged.
@@ -29,9 +34,11 @@ import argparse
 import json
 import math
 import random
+import re
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -50,6 +57,19 @@ FILLERS = ("So ", "Now ", "Then ", "Well, ", "Okay, ")
 CLOSINGS = ("The answer is ", "So we get ", "Therefore ")
 VERBS = {"+": ", add ", "-": ", minus ", "*": ", times "}
 
+
+class Task(NamedTuple):
+    """What may be changed: numbers of operations, and the shares of the table above."""
+    chain: tuple = (2, 4)
+    glances: float = 0.55
+    glance_right: float = 0.25
+    roughly: float = 0.25        # of the lines of steps
+    roughly_wrong: float = 0.40
+    slips: float = 0.05          # wrong among the other lines
+
+
+SHORT = Task()
+
 # ------------------------------------------------------------------------------ problems
 
 
@@ -57,11 +77,11 @@ def apply(value, operation, operand):
     return {"+": value + operand, "-": value - operand, "*": value * operand}[operation]
 
 
-def draw_chain(rng):
+def draw_chain(rng, task=SHORT):
     """A start in 1..20 and 2-4 (operation, operand) pairs whose running values stay in 0..99."""
     start = value = rng.randint(1, 20)
     chain = []
-    for _ in range(rng.randint(2, 4)):
+    for _ in range(rng.randint(*task.chain)):
         choices = [(o, b) for o in "+-*" for b in range(2, 10) if 0 <= apply(value, o, b) <= 99]
         operation = rng.choice(sorted({o for o, _ in choices}))  # operations equally often
         operand = rng.choice([b for o, b in choices if o == operation])
@@ -83,10 +103,16 @@ def values(start, chain):
     return out
 
 
+def prefix_ends(chain, most=4):
+    """How many operations each subproblem has: all of 1..n, or `most` of them evenly spread."""
+    return sorted({math.ceil(len(chain) * j / most) for j in range(1, most + 1)})
+
+
 def subproblems(start, chain):
     """The chain's own prefixes: [{"problem", "answer"}, ...], the last one the original problem."""
-    return [{"problem": statement(start, chain[:j + 1]), "answer": str(v)}
-            for j, v in enumerate(values(start, chain))]
+    known = values(start, chain)
+    return [{"problem": statement(start, chain[:n]), "answer": str(known[n - 1])}
+            for n in prefix_ends(chain)]
 
 
 # ------------------------------------------------------------------------------ answers
@@ -98,12 +124,12 @@ def near_miss(value, rng):
     return rng.choice(slips)
 
 
-def step_line(value, operation, operand, rng):
+def step_line(value, operation, operand, rng, task=SHORT):
     """One written step from a (possibly wrong) value: the text and the value that it arrives at."""
-    kind, word, wrong = rng.random(), "", 0.05
-    if kind < 0.25:
-        word, wrong = "roughly ", 0.40
-    elif kind < 0.60:
+    kind, word, wrong = rng.random(), "", task.slips
+    if kind < task.roughly:
+        word, wrong = "roughly ", task.roughly_wrong
+    elif kind < task.roughly + 0.35:
         word = rng.choice(FILLERS)
     result = apply(value, operation, operand)
     if rng.random() < wrong or not 0 <= result <= 99:  # a carried slip can leave 0..99
@@ -111,15 +137,15 @@ def step_line(value, operation, operand, rng):
     return f"{word}{value}{operation}{operand}={result}", result
 
 
-def answer(start, chain, rng):
+def answer(start, chain, rng, task=SHORT):
     """A completion in one of the two styles."""
     truth = values(start, chain)[-1]
-    if rng.random() < 0.55:
-        guess = truth if rng.random() < 0.25 else rng.randint(0, 99)
+    if rng.random() < task.glances:
+        guess = truth if rng.random() < task.glance_right else rng.randint(0, 99)
         return rf"At a glance, \boxed{{{guess}}}."
     lines, value = [], start
     for operation, operand in chain:
-        line, value = step_line(value, operation, operand, rng)
+        line, value = step_line(value, operation, operand, rng, task)
         lines.append(line)
     return "\n".join(lines) + "\n" + rng.choice(CLOSINGS) + rf"\boxed{{{value}}}."
 
@@ -129,12 +155,17 @@ def curriculum_question(start, chain):
     return statement(start, chain) + "".join(numbered) + CURRICULUM
 
 
-def curriculum_answer(start, chain, rng):
-    """One block a prefix; a slip in block j is carried into block j+1."""
-    blocks, value = [], start
-    for j, (operation, operand) in enumerate(chain):
-        line, value = step_line(value, operation, operand, rng)
-        blocks.append(rf"<p{j + 1}>{line} \boxed{{{value}}}</p{j + 1}>")
+def curriculum_answer(start, chain, rng, task=SHORT):
+    """One block a prefix, with the lines that it adds; a slip in block j is carried into j+1."""
+    blocks, value, done = [], start, 0
+    for j, n in enumerate(prefix_ends(chain), 1):
+        lines = []
+        for operation, operand in chain[done:n]:
+            line, value = step_line(value, operation, operand, rng, task)
+            lines.append(line)
+        steps = "\n".join(lines)
+        blocks.append(rf"<p{j}>{steps} \boxed{{{value}}}</p{j}>")
+        done = n
     return "\n".join(blocks)
 
 
@@ -184,21 +215,21 @@ def make_model(tokenizer):
 # ------------------------------------------------------------------------------ warm-up
 
 
-def batch(tokenizer, rng, size, curriculum, held_out):
+def batch(tokenizer, rng, size, curriculum, held_out, task=SHORT):
     """`size` examples as [(ids, labels), ...], each (rows, L), labels -100 off the reply.
 
     Two halves by length: a glance is a third as long as steps, and padding is paid for like text.
     """
     examples = []
     while len(examples) < size:
-        start, chain = draw_chain(rng)
+        start, chain = draw_chain(rng, task)
         if statement(start, chain) in held_out:
             continue
         if curriculum:
             question = curriculum_question(start, chain)
-            reply = curriculum_answer(start, chain, rng)
+            reply = curriculum_answer(start, chain, rng, task)
         else:
-            question, reply = statement(start, chain) + SUFFIX, answer(start, chain, rng)
+            question, reply = statement(start, chain) + SUFFIX, answer(start, chain, rng, task)
         prompt = tokenizer.apply_chat_template([{"role": "user", "content": question}],
                                                add_generation_prompt=True, tokenize=False)
         p = tokenizer.encode(prompt, add_special_tokens=False)
@@ -210,14 +241,14 @@ def batch(tokenizer, rng, size, curriculum, held_out):
              pad_sequence([e[1] for e in half], True, -100)) for half in halves]
 
 
-def warm_up(model, tokenizer, steps, batch_size, lr, rng, held_out):
+def warm_up(model, tokenizer, steps, batch_size, lr, rng, held_out, task=SHORT):
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(  # a tenth of linear warm-up, then half a cosine
         optimizer, lambda s: min(10 * (s + 1) / steps, 0.5 * (1 + math.cos(math.pi * s / steps))))
     model.train()
     bar = tqdm(range(steps), desc="warm-up", disable=None)
     for step in bar:
-        halves = batch(tokenizer, rng, batch_size, step % 8 == 7, held_out)
+        halves = batch(tokenizer, rng, batch_size, step % 8 == 7, held_out, task)
         tokens = sum(int((labels[:, 1:] != -100).sum()) for _, labels in halves)
         total = 0.0
         for ids, labels in halves:  # right-padded and causal: no mask needed
@@ -245,33 +276,77 @@ def write_problems(path, chains):
             file.write(json.dumps(row) + "\n")
 
 
-def main():
+# ------------------------------------------------------------------------------ the command line
+
+
+def numbers(text):
+    """--chain: "10-14" -> (10, 14). More than 20 operations would not fit the model's context."""
+    found = re.fullmatch("([0-9]{1,2})-([0-9]{1,2})", text)
+    if not found or not 1 <= int(found[1]) <= int(found[2]) <= 20:
+        raise argparse.ArgumentTypeError(f"{text!r} is no range within 1-20, such as 10-14")
+    return int(found[1]), int(found[2])
+
+
+def share(text):
+    """A number from 0 to 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share, a number from 0 to 1")
+    return value
+
+
+def parse(argv=None):
+    """(the flags, the Task that they describe)."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--out", type=Path, default=HERE, help="receives tiny/ and the problems")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=1000, help="warm-up steps")
-    parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--lr", type=float, default=3e-3)
-    parser.add_argument("--device", default="cpu")
-    args = parser.parse_args()
+    add, default = parser.add_argument, SHORT
+    add("--out", type=Path, default=HERE, help="receives tiny/ and the problems")
+    add("--seed", type=int, default=0)
+    add("--steps", type=int, default=1000, help="warm-up steps")
+    add("--batch-size", type=int, default=128)
+    add("--lr", type=float, default=3e-3)
+    add("--device", default="cpu")
+    add("--problems", type=int, default=8_000, help="of which the last eighth is held out")
+    add("--chain", type=numbers, default=default.chain, help="operations of a problem, as 10-14")
+    add("--glances", type=share, default=default.glances, help="share of answers without steps")
+    add("--glance-right", type=share, default=default.glance_right, help="of those, right")
+    add("--roughly", type=share, default=default.roughly, help="share of lines that are sloppy")
+    add("--roughly-wrong", type=share, default=default.roughly_wrong, help="of those, wrong")
+    add("--slips", type=share, default=default.slips, help="of the other lines, wrong")
+    args = parser.parse_args(argv)
+    task = Task(*(getattr(args, name) for name in Task._fields))
+    if task.roughly > 0.65:
+        parser.error(f"--roughly {task.roughly}: 0.65 at most, for 0.35 of the lines are idle")
+    if args.problems < 8:
+        parser.error(f"--problems {args.problems}: 8 at least, for an eighth is held out")
+    if args.out.resolve() == HERE and (task, args.problems) != (default, 8_000):
+        parser.error("another task would overwrite data/tiny; name a folder of its own with --out")
+    return args, task
+
+
+def main(argv=None):
+    args, task = parse(argv)
     began = time.time()
     torch.manual_seed(args.seed)
     rng = random.Random(args.seed)
 
     chains = {}
-    while len(chains) < 8_000:  # one entry a distinct statement
-        start, chain = draw_chain(rng)
+    while len(chains) < args.problems:  # one entry a distinct statement
+        start, chain = draw_chain(rng, task)
         chains[statement(start, chain)] = (start, chain)
     chains = list(chains.values())
+    n = args.problems - args.problems // 8
     args.out.mkdir(parents=True, exist_ok=True)
-    write_problems(args.out / "arithmetic_train.jsonl", chains[:7_000])
-    write_problems(args.out / "arithmetic_test.jsonl", chains[7_000:])
-    held_out = {statement(*chain) for chain in chains[7_000:]}  # not seen in the warm-up either
+    write_problems(args.out / "arithmetic_train.jsonl", chains[:n])
+    write_problems(args.out / "arithmetic_test.jsonl", chains[n:])
+    held_out = {statement(*chain) for chain in chains[n:]}  # not seen in the warm-up either
 
     tokenizer = make_tokenizer()
     model = make_model(tokenizer).to(args.device)
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer)} tokens")
-    warm_up(model, tokenizer, args.steps, args.batch_size, args.lr, rng, held_out)
+    warm_up(model, tokenizer, args.steps, args.batch_size, args.lr, rng, held_out, task)
     model.save_pretrained(args.out / "tiny")
     tokenizer.save_pretrained(args.out / "tiny")
     print(f"wrote {args.out / 'tiny'} in {time.time() - began:.0f} s")

@@ -19,6 +19,10 @@ from engine.errors import BadInput, at_most
 DEMO = dict(data="arithmetic", device="cpu", steps=40, prompts=16, max_new_tokens=72, lr=2e-4,
             warmup=5, tokens_per_microbatch=8192, eval_problems=200, eval_samples=4,
             save_every=0)
+# Long chains in small batches: where it pays to know which line was wrong (data/make_tiny.py).
+DEMO_LONG = {**DEMO, "data": "arithmetic-long", "steps": 160, "prompts": 4, "max_new_tokens": 160,
+             "lr": 1e-4}
+DEMOS = {"tiny": DEMO, "tiny-long": DEMO_LONG}
 
 # ------------------------------------------------------------------------------ flags
 
@@ -26,7 +30,7 @@ DEMO = dict(data="arithmetic", device="cpu", steps=40, prompts=16, max_new_token
 def flags(method, description):
     """The parser of a method: its own flags are added to it afterwards and are listed first.
 
-    Without --model the defaults are the demonstration's, see DEMO.
+    Without --model, or with --model tiny-long, the defaults are a demonstration's, see DEMOS.
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter,
@@ -43,7 +47,8 @@ def flags(method, description):
 
 def model_flags(add):
     add("--model", default="tiny", type=os.path.expanduser,
-        help="a model on the Hugging Face hub, or a folder; tiny is the embedded one")
+        help="a model on the Hugging Face hub, or a folder; tiny is the embedded one, tiny-long "
+             "the one for long chains")
     add("--data", default="gsm8k", type=os.path.expanduser,
         help="a problem set named in problems.py, or a .jsonl file with problem and answer")
     add("--thinking", action="store_true",
@@ -91,8 +96,10 @@ def loss_flags(add):
 
 
 def control_flags(add):
-    add("--credit", default="method", choices=["method", "shuffled", "uniform"],
-        help="shuffled: the method's weights, permuted within each completion; uniform: all 1")
+    add("--credit", default="method",
+        choices=["method", "shuffled", "uniform", "entropy", "oracle"],
+        help="shuffled: the method's weights, permuted within each completion; uniform: all 1; "
+             "entropy: the token's own, mean 1; oracle: the first wrong line (arithmetic alone)")
     add("--reward", default="outcome", choices=["outcome", "random"],
         help="random: a fair coin in place of the verdict")
 
@@ -124,12 +131,12 @@ def run_flags(add):
 
 
 def parse(parser, argv=None):
-    """Parse the flags: DEMO's defaults for the tiny model, the run's own with --resume."""
+    """Parse the flags: DEMOS' defaults for an embedded model, the run's own with --resume."""
     args = parser.parse_args(argv)
     if args.resume:
         args = settings_of_the_run(parser, argv, args)
-    elif args.model == "tiny":
-        parser.set_defaults(**DEMO)
+    elif args.model in DEMOS:
+        parser.set_defaults(**DEMOS[args.model])
         args = parser.parse_args(argv)
     if args.compile and not args.device.startswith("cuda"):
         print("--compile is for CUDA cards; this run goes without", file=sys.stderr)

@@ -65,7 +65,9 @@ class Run:
         rows: the N problems. vocabulary: V, for the warning on entropy.
         """
         more = {**own, **{name: metrics[name] for name in ("fallback",) if name in metrics}}
-        print(LOG.format(**metrics), *(f" {name} {x:.2f}" for name, x in more.items()), flush=True)
+        figures = [f" {name} {x:,}" if isinstance(x, int) else f" {name} {x:.2f}"
+                   for name, x in more.items()]
+        print(LOG.format(**metrics), *figures, flush=True)
         warn(metrics, weights, self.config, vocabulary, self.warned)
         append(self.folder / "metrics.jsonl", [metrics])
         # One whole group: RL is debugged by reading samples.
@@ -177,7 +179,7 @@ def twice(forward):
 
 
 class Clock:
-    """Seconds and peak memory of one step, and the share of them that sampling took."""
+    """Seconds and peak memory of one step; the shares of them that sampling and judging took."""
 
     def __init__(self, model):
         self.model = model
@@ -187,14 +189,19 @@ class Clock:
     def sampling_ended(self):
         """Recordings may go for the sampler and come back: its peak is read alone."""
         self.sampling_peak = peak_gb(self.model)
-        self.sampled = time.time()
+        self.sampled = self.judged = time.time()
+
+    def judging_ended(self):
+        """The rewards are known. Verdicts take next to no time; vine.py samples for its own."""
+        self.judged = time.time()
 
     def metrics(self, rollouts):
         """The step's, for the log."""
         seconds = time.time() - self.start
         return {"tokens_per_second": int(rollouts.lengths.sum()) / seconds, "seconds": seconds,
                 "peak_gb": max(self.sampling_peak, peak_gb(self.model)),
-                "sampling_share": (self.sampled - self.start) / seconds}
+                "sampling_share": (self.sampled - self.start) / seconds,
+                "judging_share": (self.judged - self.sampled) / seconds}
 
 
 def warn(metrics, weights, config, vocabulary, seen):

@@ -2,6 +2,7 @@
 
     uniforms(row_keys(seed, keys, samples), t)    one number a row, for token t of its completion
     generator_for(seed, "shuffle", ids)           a torch generator, the same in every process
+    seed_for(seed, "vine", ids)                   a seed, for whoever draws by seed and key
     problems_of_step(...), prompt_keys(...)       which problems a training step asks
 
 So a row's text does not change with the batch it is sampled in, and a resumed run needs no stored
@@ -46,10 +47,15 @@ def uniforms(keys, position):
 # ------------------------------------------------------------------------------ a generator
 
 
+def seed_for(*key):
+    """A seed (int below 2^56) made of this key alone, the same in every process."""
+    digest = hashlib.sha256(repr(key).encode()).digest()
+    return int.from_bytes(digest[:7], "big")
+
+
 def generator_for(*key, device="cpu"):
     """A random generator seeded by this key alone, the same in every process."""
-    digest = hashlib.sha256(repr(key).encode()).digest()
-    return torch.Generator(device).manual_seed(int.from_bytes(digest[:7], "big"))
+    return torch.Generator(device).manual_seed(seed_for(*key))
 
 
 def normals(key, like):

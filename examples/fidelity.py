@@ -40,6 +40,7 @@ import grpo
 import problems
 import saliency
 import verify
+import vine
 from engine import seeds
 from engine.errors import BadInput, run_cli
 from engine.perturb import perturbation
@@ -153,10 +154,8 @@ def choose(model, tokenizer, rows, args):
                 ids = pool.completion_ids[row, :pool.lengths[row]].tolist()
                 span = saliency.answer_span(tokenizer, ids, pool.texts[row])
                 mixed = 0 < int(group.sum()) < 8
-                # Continuations are sampled from texts, which must give the same ids again.
-                again = tokenizer(prompts[i] + tokenizer.decode(ids), add_special_tokens=False)
                 if (mixed and span and span[0] >= 8 and bool(pool.finished[row])
-                        and again.input_ids[-len(ids):] == ids and len(chosen[kind]) < wanted):
+                        and len(chosen[kind]) < wanted):
                     chosen[kind].append(row)
                     break
     if min(map(len, chosen.values())) < wanted:
@@ -208,21 +207,19 @@ def all_signals(model, tokenizer, pool, rewards, chosen, seed):
 
 def success(model, tokenizer, pool, rows, chosen, spans, args):
     """Verdicts of K continuations of every prefix: a list of (start + 1, K) float64, one each."""
-    prefixes, golds, counts = [], [], []
+    prompts, prefixes, asked, counts = [], [], [], []
     for row, span in zip(chosen, spans):
-        prompt = problems.build_prompt(tokenizer, rows[row // 8]["problem"])
+        problem = rows[row // 8]
+        text = problems.build_prompt(tokenizer, problem["problem"])
+        prompt = tokenizer(text, add_special_tokens=False).input_ids
         for t in range(span[0] + 1):
-            ids = pool.completion_ids[row, :t]  # (t,)
-            said = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
-            prefixes.append((prompt, said))
-            golds.append(rows[row // 8]["answer"])
+            prompts.append(prompt)
+            prefixes.append(pool.sampled[row][:t])
+            asked.append(problem)
         counts.append(span[0] + 1)
-    more = sample(model, tokenizer, [a + b for a, b in prefixes], samples=args.samples,
-                  max_new_tokens=args.max_new_tokens, seed=args.seed + 1, batch_size=512)
-    pairs = [(prefixes[i // args.samples][1] + text, golds[i // args.samples])
-             for i, text in enumerate(more.texts)]
-    right = torch.tensor(verify.verify_all(pairs, strict=True)).double().view(-1, args.samples)
-    return list(right.split(counts)), int(more.lengths.sum())
+    right, tokens = vine.verdicts(model, tokenizer, prompts, prefixes, asked, args.samples,
+                                  args.max_new_tokens, seed=args.seed + 1)
+    return list(right.double().split(counts)), tokens
 
 
 def effects(verdicts, sign):

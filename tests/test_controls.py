@@ -110,12 +110,12 @@ def test_uniform_is_grpo_bit_for_bit(method):
 
 def judged(ids, seed=0):
     """Rewards of coins for completions `ids` (B, T) in groups of 4, and the figures."""
-    def right(rollouts, rows, config, tokenizer):
+    def right(rollouts, rows, config, tokenizer, model):
         return torch.tensor([[1., 0, 0, 0]] * (len(ids) // 4)), None, {"x": 1.0}
 
     rollouts = SimpleNamespace(completion_ids=ids, lengths=torch.ones(len(ids)))
     _, judge, _ = controls.apply(settings(reward="random", seed=seed), None, right, None)
-    return judge(rollouts, None, None, None)
+    return judge(rollouts, None, None, None, None)
 
 
 def test_coins_are_fair_and_forget_the_verdict_but_log_it():

@@ -76,7 +76,7 @@ def contents(folder):
         tensors |= {f"{step}.{name}": tensor for name, tensor in saved.items()}
     for i, moments in state["optimizer"]["state"].items():
         tensors |= {f"{i}.{name}": tensor for name, tensor in moments.items()}
-    clock = ("seconds", "tokens_per_second", "sampling_share", "peak_gb")
+    clock = ("seconds", "tokens_per_second", "sampling_share", "judging_share", "peak_gb")
     lines = [json.loads(line) for name in ("metrics", "samples")
              for line in (folder / f"{name}.jsonl").open()]
     lines = [{k: v for k, v in line.items() if k not in clock} for line in lines]

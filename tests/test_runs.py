@@ -59,7 +59,7 @@ def weights(folder):
 
 # ------------------------------------------------------------------ resume
 
-TIMING = {"seconds", "tokens_per_second", "sampling_share", "peak_gb"}
+TIMING = {"seconds", "tokens_per_second", "sampling_share", "judging_share", "peak_gb"}
 
 
 def lines(folder, name="metrics.jsonl"):

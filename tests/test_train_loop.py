@@ -291,7 +291,8 @@ def test_every_figure_of_every_step_is_the_naive_one(story):
             "truncated": kinds.count("C") / len(kinds),
             "boxed": (kinds.count("R") + kinds.count("W")) / len(kinds),
             "length": tokens / len(kinds), "seconds": 5.0, "tokens_per_second": tokens / 5,
-            "sampling_share": 0.4, "peak_gb": [5.0, 7.0, 4.0][k]}
+            "sampling_share": 0.4, "judging_share": 0.0,
+            "peak_gb": [5.0, 7.0, 4.0][k]}
         assert set(line) == set(expected)
         for name, value in expected.items():
             assert line[name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
@@ -417,7 +418,7 @@ def test_the_hooks_of_a_method(tmp_path, monkeypatch):
     def ask(tokenizer, row, config):
         return [f"first: {row['problem']}", f"second: {row['problem']}"]
 
-    def judge(rollouts, rows, config, tokenizer):
+    def judge(rollouts, rows, config, tokenizer, model):
         judged.append((rollouts, rows, tokenizer))
         if len(judged) == 2:
             return torch.ones(3, GROUP), torch.zeros(rollouts.completion_ids.shape), {"mine": 0.5}

@@ -37,6 +37,8 @@ TESTS = {
     "oar.py": "oar cores controls",
     "delta.py": "delta cores controls",
     "scrl.py": "scrl controls bad_inputs",
+    "vine.py": "vine",
+    "controls.py": "controls oracle",
 }
 # No behaviour: the texts of errors, of these calls and of these arguments.
 SAYS, WORDS = {"print", "say", "say_once", "tqdm"}, {"help", "description", "desc", "unit"}
