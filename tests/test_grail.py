@@ -361,7 +361,7 @@ def test_the_answer_s_loss_is_its_negative_log_likelihood():
 @pytest.mark.parametrize("which, index", [("embeddings", 0), ("first", 1), ("middle", 1),
                                           ("last", 2)])
 def test_saliency_of_a_block_is_taken_of_its_output(which, index):
-    """Of three blocks the last that another one reads is the second: J's gradient there, by hand."""
+    """Of three blocks the last that another one reads is the second: by J's gradient there."""
     model = known_qwen3()
     found = gradient_activation(known_forward(model), T2_SPANS, which)
     forward = known_forward(model)
