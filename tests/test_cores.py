@@ -6,6 +6,7 @@ id. NaN times 0 is NaN, so a function that multiplies by its mask hands the NaN 
 """
 import inspect
 import math
+from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -333,6 +334,21 @@ def test_a_core_stays_where_its_tensors_are(name):
     """On the meta device: a tensor made on the CPU beside them is an error there, as on a card, and
     so is a number that is read, which on a card is to wait."""
     assert ON[name]().device.type == "meta"
+
+
+def test_perturbation_stays_where_its_forward_is():
+    """The padding token, too, is looked up there: a card takes no index of the CPU's."""
+    def table(pad):
+        assert pad.device.type == "meta" and pad.dtype == torch.int64
+        return meta(3)
+
+    forward = SimpleNamespace(
+        logprobs=meta(1, 4), embeddings=meta(1, 6, 3), completion_ids=meta(1, 4, dtype=torch.int64),
+        position=torch.arange(1, 5)[None], layers=lambda x: x,
+        head=torch.nn.Linear(3, 7, device="meta"),
+        body=SimpleNamespace(get_input_embeddings=lambda: table),
+        tokenizer=SimpleNamespace(pad_token_id=2))
+    assert saliency.perturbation(forward, boxes((1, 2, 3, 4))).device.type == "meta"
 
 
 # ------------------------------------------------------------------ what must not matter

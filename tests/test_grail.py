@@ -18,6 +18,7 @@ from logprobs import forward_pass
 from rollout import Rollouts
 from saliency import (
     NO_BOX,
+    activations,
     answer_loss,
     answer_span,
     answer_spans,
@@ -365,6 +366,7 @@ def test_saliency_of_a_block_is_taken_of_its_output(which, index):
     model = known_qwen3()
     found = gradient_activation(known_forward(model), T2_SPANS, which)
     forward = known_forward(model)
+    assert activations(forward) is forward.embeddings
     a = forward.hidden_states[index]
     g, = torch.autograd.grad(answer_loss(forward, T2_SPANS), a)
     s = (g * a).norm(dim=-1).detach()

@@ -353,6 +353,12 @@ def test_the_prompt_is_the_one_the_tiny_model_knows():
         assert plain == problems.build_prompt(tokenizer, row["problem"])
 
 
+def test_a_long_answer_is_cut_in_the_sentence():
+    row = {**ROW, "answer": "7" * 100}
+    with pytest.raises(BadInput, match=f"problem's own, '{'7' * 60}'"):
+        scrl.ask(None, row, SimpleNamespace(data="x", thinking=False))
+
+
 @pytest.mark.parametrize("thinking", [False, True])
 def test_both_prompts_think_or_neither_does(thinking, monkeypatch):
     def prompt(tokenizer, text, *more):
