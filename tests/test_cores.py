@@ -336,7 +336,7 @@ def test_a_core_stays_where_its_tensors_are(name):
     assert ON[name]().device.type == "meta"
 
 
-def test_perturbation_stays_where_its_forward_is():
+def test_perturbation_stays_where_its_forward_is(monkeypatch):
     """The padding token, too, is looked up there: a card takes no index of the CPU's."""
     def table(pad):
         assert pad.device.type == "meta" and pad.dtype == torch.int64
@@ -344,10 +344,11 @@ def test_perturbation_stays_where_its_forward_is():
 
     forward = SimpleNamespace(
         logprobs=meta(1, 4), embeddings=meta(1, 6, 3), completion_ids=meta(1, 4, dtype=torch.int64),
-        position=torch.arange(1, 5)[None], layers=lambda x: x,
+        position=torch.arange(1, 5)[None],
         head=torch.nn.Linear(3, 7, device="meta"),
         body=SimpleNamespace(get_input_embeddings=lambda: table),
         tokenizer=SimpleNamespace(pad_token_id=2))
+    monkeypatch.setattr(saliency, "run_layers", lambda forward, x: x)
     assert saliency.perturbation(forward, boxes((1, 2, 3, 4))).device.type == "meta"
 
 

@@ -100,18 +100,16 @@ def outcome(job):
         (tree / file).write_text(job["code"])
         child = multiprocessing.get_context("fork").Process(target=tests, args=(file, folder))
         child.start()
-        child.join(100)  # seconds: tests that take more never end
+        child.join(300)  # seconds: tests that take more never end
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)  # those, and what others left running
         child.join()
-    result = "killed" if child.exitcode else "survived"
-    return dict(result=result, line=job["line"], key=job["key"])
+    return dict(result="killed" if child.exitcode else "survived", line=job["line"], key=job["key"])
 
 
 def chosen(args):
     """The mutants to try, in an order of their own, so that the first hundred are a fair sample."""
-    equivalent = (ROOT / "tools/equivalent.txt").read_text()
-    done = {tuple(line.split("\t")[:3]) for line in equivalent.splitlines()}
+    done = {tuple(line.split("\t")[:3]) for line in (ROOT / "tools/equivalent.txt").open()}
     rows = list(map(json.loads, OUT.open())) if args.again else []
     done |= {(*row["key"], row["line"]) for row in rows if row["result"] == "killed"}
     jobs = [job for file in args.files for job in mutants(file)
