@@ -167,3 +167,96 @@ def test_help_is_the_first_line_of_the_file_and_names_every_flag(method, monkeyp
     assert all(f"--{name.replace('_', '-')} " in said for name in own)
     if method == "scrl":
         assert "--make-subproblems SOURCE OUT" in said
+
+
+# ------------------------------------------------------------------ evaluate.py
+
+EVALUATED = dict(samples=8, temperature=1.0, top_p=1.0, top_k=0, seed=0, max_new_tokens=512,
+                 batch_size=256, thinking=False)
+PAPER = dict(samples=3, temperature=.6, top_p=.95, top_k=20, max_new_tokens=8192)
+
+
+def evaluated(argv, monkeypatch):
+    """What `evaluate` was called with for each set, what was loaded, and what was printed of it."""
+    calls, loaded, printed = [], [], []
+
+    def one(model, tokenizer, rows, **options):
+        calls.append((model, tokenizer, len(rows), options))
+        return {"tokens_per_second": 7.0}
+
+    def problem_set(data, split, limit):
+        loaded.append((data, split, limit))
+        return [{"id": str(i), "problem": "?"} for i in range(300)]
+
+    def policy(*asked):
+        loaded.append(asked)
+        return "model", "tokenizer"
+
+    monkeypatch.setattr(evaluate, "evaluate", one)
+    monkeypatch.setattr(evaluate, "load_policy", policy)
+    monkeypatch.setattr(evaluate, "load_problems", problem_set)
+    monkeypatch.setattr(evaluate, "print_results", lambda *shown: printed.append(shown))
+    monkeypatch.setattr(evaluate.torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", "--seed", "999"])
+    evaluate.main(argv)
+    assert [list(shown[0]) for shown in printed] == [[call[3]["name"] for call in calls]]
+    return calls, loaded, printed[0][1:]
+
+
+def test_the_defaults_of_evaluate(monkeypatch, capsys):
+    calls, loaded, (ks, majority) = evaluated([], monkeypatch)
+    assert calls == [("model", "tokenizer", 300, EVALUATED | dict(
+        ks=[8], path="runs/evaluate/tiny-allx8-seed0.jsonl", name="arithmetic"))]
+    assert loaded == [("arithmetic", "test", None), ("tiny", "cpu")]
+    assert ks == [8] and majority is False
+    said = capsys.readouterr().out
+    assert "tokens/s on cpu: arithmetic 7 (0" in said
+    assert "every sample: runs/evaluate/tiny-allx8-seed0.jsonl\n" in said
+
+
+@pytest.mark.parametrize("line, changed", [
+    ("--k 2,1,2", dict(ks=[1, 2])), ("--temperature 0.5", dict(temperature=.5)),
+    ("--top-p 0.9", dict(top_p=.9)), ("--top-k 5", dict(top_k=5)),
+    ("--max-new-tokens 9", dict(max_new_tokens=9)), ("--batch-size 1", dict(batch_size=1)),
+    ("--thinking", dict(thinking=True)), ("--out o.jsonl", dict(path="o.jsonl")),
+    ("--samples 1", dict(samples=1, ks=[1], path="runs/evaluate/tiny-allx1-seed0.jsonl")),
+    ("--limit 1", dict(path="runs/evaluate/tiny-1x8-seed0.jsonl")),
+    ("--seed 3", dict(seed=3, path="runs/evaluate/tiny-allx8-seed3.jsonl")),
+    ("--model a/b/", dict(path="runs/evaluate/a-b-allx8-seed0.jsonl")),
+    ("--data gsm8k", dict(name="gsm8k")), ("--data x/mine.jsonl", dict(name="mine"))])
+def test_a_flag_of_evaluate_reaches_it_and_changes_nothing_else(line, changed, monkeypatch):
+    (call,), loaded, _ = evaluated(line.split(), monkeypatch)
+    path = "runs/evaluate/tiny-allx8-seed0.jsonl"
+    assert call[3] == EVALUATED | dict(ks=[8], path=path, name="arithmetic") | changed
+    flag, _, value = line.partition(" ")
+    data = value if flag == "--data" else "arithmetic"
+    model = value if flag == "--model" else "tiny"
+    assert loaded == [(data, "test", 1 if flag == "--limit" else None), (model, "cpu")]
+
+
+def test_other_flags_of_evaluate(monkeypatch):
+    _, loaded, (_, majority) = evaluated(["--majority", "--device", "cuda:1"], monkeypatch)
+    assert majority is True and loaded[-1] == ("tiny", "cuda:1")
+    asked = []
+    monkeypatch.setattr(evaluate, "print_comparison", asked.append)
+    evaluate.main(["--compare", "a", "vs", "b", "c"])
+    assert asked == [["a", "vs", "b", "c"]]
+
+
+def test_the_paper_s_protocol_and_what_overrides_it(monkeypatch):
+    """Its six sets, two of them cut to 200; a flag beside it still counts."""
+    names = "math500 amc23 aime24 college_math olympiadbench minerva".split()
+    calls, loaded, (ks, _) = evaluated(["--paper-protocol", "--top-k", "7"], monkeypatch)
+    assert [call[3]["name"] for call in calls] == names and ks == [1, 3]
+    assert [call[2] for call in calls] == [300, 300, 300, 200, 200, 300]
+    path = "runs/evaluate/tiny-allx3-seed0.jsonl"
+    for name, call in zip(names, calls):
+        assert call[3] == EVALUATED | PAPER | dict(ks=[1, 3], path=path, name=name, top_k=7)
+
+
+@pytest.mark.parametrize("line, words", [
+    ("--limit 0", "--limit 0"), ("--samples 0", "--samples 0"), ("--batch-size 0", "--batch-size"),
+    ("--k one", "--k one"), ("--data arithmetic,arithmetic", "two sets would be called")])
+def test_other_values_of_evaluate_are_refused_before_a_model_is_loaded(line, words, monkeypatch):
+    with pytest.raises(BadInput, match=words):
+        evaluated(line.split(), monkeypatch)
