@@ -6,6 +6,7 @@ id. NaN times 0 is NaN, so a function that multiplies by its mask hands the NaN 
 """
 import inspect
 import math
+from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -294,3 +295,98 @@ def test_the_quantile_of_oar_is_numpy_s(scored):
         found, _ = oar_credit(s, on, torch.ones(1, 9).bool(), q=q, beta=2.)
         close(found[0, :scored], (w / w.mean()).tolist(), 1e-6)
         assert (found[0, scored:] == 1).all()
+
+
+# ------------------------------------------------------------------ where the tensors are
+
+
+def meta(*shape, dtype=torch.float32):
+    return torch.empty(*shape, dtype=dtype, device="meta")
+
+
+def delta_on_meta(geometry):
+    hidden, ids, mask = meta(4, 9, 5), meta(4, 9, dtype=torch.int64), meta(4, 9, dtype=torch.bool)
+    if geometry == "lm_head":
+        parts = delta.lm_head(hidden, head().float().to("meta"), ids, mask)
+    else:
+        parts = delta.head_row(hidden, meta(4, 9), mask)
+    return delta.delta_weights(*parts, meta(4), mask)[0]
+
+
+ON = {
+    "grail_credit": lambda: grail_credit(meta(4, 9), meta(4, 9, dtype=torch.bool),
+                                         meta(4, 4, dtype=torch.int64), meta(4)),
+    "oar_credit": lambda: oar_credit(meta(4, 9), *[meta(4, 9, dtype=torch.bool)] * 2)[0],
+    "head_row": lambda: delta_on_meta("head_row"),
+    "lm_head": lambda: delta_on_meta("lm_head"),
+    "before_answer": lambda: saliency.before_answer(meta(4, 4, dtype=torch.int64), 9),
+    "top_mass": lambda: saliency.top_mass(meta(4, 9), meta(4, 9, dtype=torch.bool)),
+    "effective_sample_size_ratio": lambda: saliency.effective_sample_size_ratio(
+        meta(4, 9), meta(4, 9, dtype=torch.bool)),
+    "token_logprobs": lambda: token_logprobs(
+        meta(4, 9, 5), head().float().to("meta"), meta(4, 9, dtype=torch.int64),
+        meta(4, 9, dtype=torch.bool), count=20)[0],
+}
+
+
+@pytest.mark.parametrize("name", ON)
+def test_a_core_stays_where_its_tensors_are(name):
+    """On the meta device: a tensor made on the CPU beside them is an error there, as on a card, and
+    so is a number that is read, which on a card is to wait."""
+    assert ON[name]().device.type == "meta"
+
+
+def test_perturbation_stays_where_its_forward_is(monkeypatch):
+    """The padding token, too, is looked up there: a card takes no index of the CPU's."""
+    def table(pad):
+        assert pad.device.type == "meta" and pad.dtype == torch.int64
+        return meta(3)
+
+    forward = SimpleNamespace(
+        logprobs=meta(1, 4), embeddings=meta(1, 6, 3), completion_ids=meta(1, 4, dtype=torch.int64),
+        position=torch.arange(1, 5)[None],
+        head=torch.nn.Linear(3, 7, device="meta"),
+        body=SimpleNamespace(get_input_embeddings=lambda: table),
+        tokenizer=SimpleNamespace(pad_token_id=2))
+    monkeypatch.setattr(saliency, "run_layers", lambda forward, x: x)
+    assert saliency.perturbation(forward, boxes((1, 2, 3, 4))).device.type == "meta"
+
+
+# ------------------------------------------------------------------ what must not matter
+
+
+@pytest.mark.parametrize("size", [1e-6, 1e6])
+@pytest.mark.parametrize("measure", [saliency.effective_sample_size_ratio, saliency.top_mass])
+def test_concentration_has_no_unit_and_a_row_has_no_neighbours(measure, size):
+    w = made(4, 9)
+    alone = torch.cat([measure(w[i:i + 1, :n], torch.ones(1, n, dtype=torch.bool))
+                       for i, n in enumerate(LENGTHS)])
+    torch.testing.assert_close(measure(size * w, MASK), alone)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_delta_s_weights_do_not_depend_on_the_advantages_scale(exact):
+    """The two means are weighted by |A| over its sum, however small the sum is."""
+    hidden, ids = made(4, 9, 5), torch.arange(36).view(4, 9) % 7
+    with torch.no_grad():
+        if exact:
+            geometry = delta.lm_head(hidden, head().float(), ids, MASK)
+        else:
+            geometry = delta.head_row(hidden, -torch.ones(4, 9), MASK)
+        w, _ = delta.delta_weights(*geometry, A, MASK)
+        small, _ = delta.delta_weights(*geometry, A / 1000, MASK)
+    torch.testing.assert_close(small, w, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_delta_s_geometry_holds_no_padding(exact):
+    """A sum over all tokens is one over those of the mask, and padding's products are 0."""
+    hidden, ids = made(4, 9, 5), torch.arange(36).view(4, 9) % 7
+    with torch.no_grad():
+        if exact:
+            centroid, inner = delta.lm_head(hidden, head().float(), ids, MASK)
+        else:
+            centroid, inner = delta.head_row(hidden, -torch.ones(4, 9), MASK)
+        total = centroid(torch.ones(4, 9).double())
+        assert torch.equal(total, centroid(MASK.double()))
+        assert (inner(total)[~MASK] == 0).all() and (inner(total)[MASK] != 0).all()

@@ -166,6 +166,10 @@ def test_one_product_a_token_replaces_all_distances(K):
     torch.testing.assert_close(found * counted, expected, atol=1e-6, rtol=0)
     thrice, _ = delta_weights(*head_row(3 * hidden, logprobs, mask), advantages, mask, K)
     torch.testing.assert_close(thrice, found)  # a factor such as 1 / temperature cancels
+    # Margins so small that gamma sits on its floor of 1e-4.
+    found, _ = delta_weights(*head_row(hidden / 50, logprobs, mask), advantages, mask, K)
+    torch.testing.assert_close(found * counted, by_distances(v / 50, advantages, mask, K),
+                               atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("temperature", [1.0, .6])
@@ -230,6 +234,59 @@ def test_the_loop_uses_the_weights_of_the_whole_batch(gradient):
         rewards.shape[1]))[:, None]
     assert stats["weight_good"] == pytest.approx(float(w[good].mean()), abs=1e-5)
     assert stats["weight_mean"] == pytest.approx(1, abs=1e-5) and stats["ess"] < 1
+
+
+@pytest.mark.parametrize("as_released", [False, True])
+@pytest.mark.parametrize("gradient", ["head-row", "lm-head"])
+@pytest.mark.parametrize("K", [0, 2])
+def test_batch_credit_wires_what_its_settings_promise(as_released, gradient, K):
+    """A swapped wire still gives plausible weights. Advantages below 1, two Forwards of one row."""
+    model, rollouts, T = known_qwen3(), known_rollouts(), .6
+    advantages, mask = torch.tensor([.5, -.25]), known_rollouts().completion_mask
+    with torch.no_grad():
+        parts = [forward_pass(model, rollouts, [i], T) for i in (1, 0)]
+        both = forward_pass(model, rollouts, [0, 1], T)
+        hidden, ids = both.hidden, both.completion_ids
+        geometry = head_row(hidden, both.logprobs, mask)
+        if gradient == "lm-head":
+            geometry = lm_head(hidden, both.head, ids, mask, T)
+        credit_fn = released.delta_weights if as_released else delta_weights
+        expected, _ = credit_fn(*geometry, advantages, mask, K)
+        look = delta.whole_batch(settings(as_released=as_released, gradient=gradient,
+                                           refinements=K))
+        credit = look(iter(parts), advantages, mask)
+    torch.testing.assert_close(credit(both), expected, atol=1e-4, rtol=0)
+    torch.testing.assert_close(credit(parts[0])[0], expected[1, :8], atol=1e-4, rtol=0)
+    assert both.metrics["fallback"].tolist() == [False, False]
+    mean = float(expected[0].mean())  # all ten tokens of row 0 are good ones
+    assert both.metrics["weight_good"].tolist() == pytest.approx([mean] * 2, abs=1e-4)
+
+
+def test_a_batch_without_a_good_completion_has_good_weights_of_one():
+    model, rollouts = known_qwen3(), known_rollouts()
+    with torch.no_grad():
+        forward = forward_pass(model, rollouts, [0, 1])
+        credit = delta.whole_batch(settings())([forward], -torch.ones(2), forward.completion_mask)
+    assert torch.equal(credit(forward), forward.completion_mask.float())
+    assert forward.metrics["weight_good"].tolist() == [1, 1]
+    assert forward.metrics["fallback"].tolist() == [True, True]
+
+
+def test_a_batch_s_hidden_states_keep_their_precision_and_take_half_on_a_card():
+    """B T H numbers are held: bf16 on a card, where the forward ran in bf16; else as they are."""
+    forward = SimpleNamespace(rows=torch.tensor([1]), hidden=torch.rand(1, 3, 2).double(),
+                              logprobs=torch.rand(1, 3), completion_ids=torch.tensor([[7, 8, 9]]))
+    for on_card, kind in ((False, torch.float64), (True, torch.bfloat16)):
+        mask = SimpleNamespace(shape=(2, 4), device="cpu", is_cuda=on_card)
+        hidden, logprobs, ids, last = delta.collect([forward], mask)
+        assert hidden.dtype == kind and last is forward
+        assert torch.equal(hidden[1, :3], forward.hidden[0].to(kind))
+        assert torch.equal(logprobs[1, :3], forward.logprobs[0])
+        assert ids.tolist() == [[0] * 4, [7, 8, 9, 0]] and ids.dtype == torch.int64
+        assert (hidden[0] == 0).all() and (logprobs[0] == 0).all() and logprobs[1, 3] == 0
+    mask = torch.ones(2, 4, dtype=torch.bool, device="meta")
+    forward = SimpleNamespace(**{k: v.to("meta") for k, v in vars(forward).items()})
+    assert {x.device.type for x in delta.collect([forward], mask)[:3]} == {"meta"}
 
 
 def test_rows_without_a_gradient_and_one_sided_batches():

@@ -16,7 +16,15 @@ import released
 from grail import credit, grail_credit
 from logprobs import forward_pass
 from rollout import Rollouts
-from saliency import NO_BOX, answer_span, answer_spans, before_answer, gradient_activation
+from saliency import (
+    NO_BOX,
+    activations,
+    answer_loss,
+    answer_span,
+    answer_spans,
+    before_answer,
+    gradient_activation,
+)
 
 
 class Characters:
@@ -79,6 +87,23 @@ def test_the_box_is_found_on_the_sampled_ids(pieces, expected):
     """Tokens merge across braces, split characters, are special: each puts a naive count off."""
     tokenizer, ids = Pieces(*pieces), list(range(len(pieces)))
     assert answer_span(tokenizer, ids, tokenizer.decode(ids)) == expected
+
+
+@pytest.mark.parametrize("pieces, expected", [
+    ([b"\\boxed{", b"X", b"}"], (0, 1, 2, 3)),     # X is a letter like any other
+    ([b"\\boxed", b"{}", b"."], (0, 1, 1, 2)),     # nothing inside, both braces in one token
+    ([None, b"\\boxed{", b"7", b"}"], (1, 2, 3, 4))])
+def test_prefixes_are_decoded_without_special_tokens_and_as_they_are(pieces, expected):
+    """A tokenizer may show special tokens, or tidy up the spaces, unless it is told not to; the
+    text had neither."""
+    class Untidy(Pieces):
+        def decode(self, ids, skip_special_tokens=False, clean_up_tokenization_spaces=True):
+            text = super().decode(ids, skip_special_tokens)
+            return "tidied: " + text if clean_up_tokenization_spaces else text
+
+    tokenizer, ids = Untidy(*pieces), list(range(len(pieces)))
+    text = tokenizer.decode(ids, True, False)
+    assert answer_span(tokenizer, ids, text) == expected
 
 
 def test_spans_of_a_batch_and_the_tokens_before_them():
@@ -204,6 +229,33 @@ def test_clean_weights_do_not_depend_on_the_scale_of_the_saliency():
         close(clean(TEXT, [scale * x for x in s], -.5), clean(TEXT, s, -.5).tolist(), 1e-6)
 
 
+def test_two_tokens_before_the_box_are_enough():
+    """z = -1 and 1, whatever the two are."""
+    close(clean(r"ab\boxed{7}", [.1, .7] + [.3] * 10, -1.), [.5, 1.5] + BOX + [1, 1], 1e-6)
+
+
+def test_weights_are_cut_off_at_five():
+    """One of 100 tokens stands out: z = 99 / sqrt(99) = 9.95, so w would be 5.97."""
+    s = torch.tensor([[1e-3] * 99 + [1e3] + [0.] * 3], dtype=torch.float64)
+    mask = torch.ones(1, 103, dtype=torch.bool)
+    w = grail_credit(s, mask, boxes((100, 101, 102, 103)), torch.tensor([-1.]))[0]
+    close(w[98:], [1 - .5 / math.sqrt(99), 5, 1, 5, 1], 1e-4)
+
+
+def test_an_advantage_of_zero_is_on_the_wrong_side():
+    s = [.3, .1, .9, .2] + [0.] * 11
+    assert (clean(TEXT, s, 0., "correct") == 1).all()
+    close(clean(TEXT, s, 0., "wrong"), clean(TEXT, s, -1., "wrong").tolist(), 0)
+
+
+def test_the_floor_under_the_logarithm_is_the_row_s_own():
+    """Beside a row of saliencies 1e9 times as large, as under another scale of the loss."""
+    row = torch.tensor([[.01, .02, .04, .08, .5, .3, 0]], dtype=torch.float64)
+    s, mask = torch.cat([row, 1e9 * row]), torch.ones(2, 7, dtype=torch.bool)
+    w = grail_credit(s, mask, boxes(*[(4, 5, 6, 7)] * 2), torch.tensor([-1., -1.]))
+    close(w[0], w[1].tolist(), 1e-6)
+
+
 def test_clean_reads_the_last_box_and_leaves_the_other_side_alone():
     text = r"ab=\boxed{1}=\boxed{2}"
     w = clean(text, [.01 * (i + 1) for i in range(22)], -1., eos=False)
@@ -294,6 +346,33 @@ def test_toy_saliency_is_the_closed_form():
                         g += W.T @ p / (q + 1)
                 expected[b, t] = (g * E[b, t + shift]).norm()
         torch.testing.assert_close(s.float(), expected * forward.completion_mask, atol=1e-6, rtol=0)
+
+
+def test_the_answer_s_loss_is_its_negative_log_likelihood():
+    """In nats, at the temperature, summed over the tokens of both boxes."""
+    for T in (1.0, .6):
+        forward, expected = toy_forward(T), 0.0
+        for row, (start, _, _, end) in enumerate(SPANS.tolist()):
+            for t in range(start, end):
+                logits = forward.head(forward.hidden[row, t]) / T
+                expected -= float(logits.log_softmax(0)[forward.completion_ids[row, t]])
+        assert float(answer_loss(forward, SPANS)) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("which, index", [("embeddings", 0), ("first", 1), ("middle", 1),
+                                          ("last", 2)])
+def test_saliency_of_a_block_is_taken_of_its_output(which, index):
+    """Of three blocks the last that another one reads is the second: by J's gradient there."""
+    model = known_qwen3()
+    found = gradient_activation(known_forward(model), T2_SPANS, which)
+    forward = known_forward(model)
+    assert activations(forward) is forward.embeddings
+    a = forward.hidden_states[index]
+    g, = torch.autograd.grad(answer_loss(forward, T2_SPANS), a)
+    s = (g * a).norm(dim=-1).detach()
+    for row, first, n in ((0, 3, 10), (1, 4, 8)):
+        close(found[row, :n], s[row, first:first + n].tolist(), 1e-6)
+        assert (found[row, n:] == 0).all()
 
 
 def test_rows_without_a_box_have_no_saliency_and_change_no_other_row():

@@ -127,6 +127,13 @@ def test_the_logarithm_makes_weights_depend_on_the_scale(scale, weights):
     close(reshape([scale * x for x in (.3, 0, 2, .05, .7)])[0], weights, 3e-6)
 
 
+def test_a_threshold_a_hair_below_the_top():
+    """n = 0, 1 - 1e-8, 1: tau is the middle one, 1e-8 from 1, and 1e-8 is added to the divisor, so
+    the largest gets 1 + 1/2 before the division by the mean."""
+    w, _ = reshape([0., 1 - 1e-8, 1.], q=.5, log=True)
+    close(w, [3 * x / 2.6 for x in (.1, 1, 1.5)], 1e-6)
+
+
 def test_a_permuted_signal_gives_permuted_weights():
     """R12, exactly: no position enters."""
     order = [3, 0, 9, 1, 7, 5, 2, 8, 6, 4]
@@ -267,6 +274,41 @@ def test_four_read_outs_of_two_positions_that_swap():
              for outcome in ("mean", "each", "first", "likelihood")]
     close(found, [0, 3.787979, 3.787979, 4.0], 1e-6)
     close(answer_shift(clean.flip(0), clean, ids, "likelihood"), -4.0, 1e-6)
+
+
+def shift_by_hand(clean, other, ids, outcome):
+    """The four read-outs of one answer, from lists (K, V) of logits, in plain loops."""
+    def log_softmax(z):
+        normaliser = math.log(sum(map(math.exp, z)))
+        return [x - normaliser for x in z]
+
+    def kl(a, b):
+        p, q = log_softmax(a), log_softmax(b)
+        return sum(math.exp(x) * (x - y) for x, y in zip(p, q))
+
+    K = len(ids)
+    if outcome == "mean":
+        return kl(*([sum(column) / K for column in zip(*z)] for z in (clean, other)))
+    if outcome == "first":
+        return kl(clean[0], other[0])
+    if outcome == "each":
+        return sum(map(kl, clean, other)) / K
+    return sum(log_softmax(a)[y] - log_softmax(b)[y] for a, b, y in zip(clean, other, ids)) / K
+
+
+@pytest.mark.parametrize("outcome", ["mean", "each", "first", "likelihood"])
+def test_many_answers_at_once_are_read_one_by_one(outcome):
+    """(N, K, V): N positions were changed; a mean over the wrong dimension would mix them."""
+    generator = torch.Generator().manual_seed(0)
+    clean, other = torch.randn(2, 5, 3, 4, generator=generator, dtype=torch.float64)
+    ids = torch.tensor([2, 0, 3])
+    expected = [shift_by_hand(a.tolist(), b.tolist(), ids.tolist(), outcome)
+                for a, b in zip(clean, other)]
+    close(answer_shift(clean, other, ids, outcome), expected, 1e-9)
+    expected = [shift_by_hand(clean[0].tolist(), b.tolist(), ids.tolist(), outcome) for b in other]
+    close(answer_shift(clean[0], other, ids, outcome), expected, 1e-9)
+    if outcome == "mean":
+        close(answer_shift(clean[0], other, ids), expected, 1e-9)
 
 
 @pytest.mark.parametrize("reproduced, q, beta, weights, ess", [
@@ -492,6 +534,65 @@ def test_one_draw_is_a_hessian_vector_product():
         assert (found[row, span[0]:] == 0).all() and expected.min() > 0
 
 
+@pytest.mark.parametrize("outcome", ["mean", "each", "first", "likelihood"])
+def test_input_gradient_is_the_definition(outcome):
+    """For every draw: noise before the box, one row's plain forward, K of its answer by loops over
+    the draws alone; the mean over draws of |<dK/de_t, e_t>|."""
+    model, draws = known_qwen3().double(), 3
+    spans = boxes((5, 6, 8, 9), (4, 5, 7, 8))
+    found = input_gradient(oar_forward(model), spans, draws, seed=5, outcome=outcome)
+    expected = torch.zeros(2, 10, dtype=torch.float64)
+    for row, span in enumerate(spans.tolist()):
+        E, first = row_embeddings(model, row), 3 if row == 0 else 4
+        rollouts = known_rollouts()
+        sampled = rollouts.completion_ids[row, :rollouts.lengths[row]].tolist()
+        ids, at = torch.tensor(sampled[span[1]:span[2]]), slice(first, first + span[0])
+        with torch.no_grad():
+            clean = answer_logits(model, E, row, span)
+        for draw in range(draws):
+            leaf = E.clone()
+            leaf[at] += 1e-3 * seeds.normals((5, draw, sampled), E[at])
+            leaf.requires_grad_()
+            K = answer_shift(clean, answer_logits(model, leaf, row, span), ids, outcome)
+            g, = torch.autograd.grad(K, leaf)
+            expected[row, :span[0]] += (g * E).sum(-1).abs()[at] / draws
+    torch.testing.assert_close(found, expected.float(), rtol=1e-3, atol=1e-10)
+
+
+def test_four_draws_and_the_mean_of_the_logits_are_the_defaults():
+    model = known_qwen3().double()
+    found = input_gradient(oar_forward(model), SPANS)
+    again = input_gradient(oar_forward(model), SPANS, 4, 1e-3, 0, "mean")
+    torch.testing.assert_close(found, again, rtol=1e-6, atol=0)
+    found = saliency.perturbation(oar_forward(model), SPANS)
+    again = saliency.perturbation(oar_forward(model), SPANS, "mean", "pad")
+    torch.testing.assert_close(found, again, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("signal", [input_gradient, saliency.perturbation])
+def test_what_autocast_gives_the_head_is_in_its_own_precision(signal):
+    """On a card the layers give bf16 and the head's weights are fp32: without a cast it refuses."""
+    forward = oar_forward(known_qwen3())
+    layers = forward.layers
+    forward.layers = lambda x: layers(x).bfloat16()
+    assert signal(forward, SPANS).isfinite().all()
+
+
+def test_the_layers_run_in_bf16_on_a_card_and_in_fp32_elsewhere(monkeypatch):
+    asked, real = [], torch.autocast
+
+    def autocast(*args, **options):
+        asked.append((args, options))
+        return real("cpu", torch.bfloat16, enabled=False)
+
+    monkeypatch.setattr(torch, "autocast", autocast)
+    forward = SimpleNamespace(layers=lambda x: x)
+    for kind in ("cpu", "cuda"):
+        saliency.layers_again(forward, SimpleNamespace(device=SimpleNamespace(type=kind)))
+    assert asked == [(("cpu", torch.bfloat16), dict(enabled=False)),
+                     (("cuda", torch.bfloat16), dict(enabled=True))]
+
+
 @pytest.mark.parametrize("signal", [functools.partial(input_gradient, draws=2),
                                     released.input_gradient])
 def test_noise_does_not_depend_on_batch_padding_or_order(signal):
@@ -599,7 +700,8 @@ def test_credit_asks_what_its_settings_promise(signal, as_released):
             oar.credit(settings(signal=signal, as_released=as_released))
         return
     pieces = [b"", None, b"so ", b"then ", rb"\boxed{", b"7", b"}", b"8", b".", b"."]
-    ids = torch.tensor([[2, 3, 4, 5, 6, 3, 4, 7, 6, 1], [3, 2, 4, 7, 6, 2, 4, 5, 6, 1]])
+    # Two tokens in the last box, or all ways to read the answer's shift would agree.
+    ids = torch.tensor([[2, 3, 4, 5, 6, 3, 4, 7, 5, 6], [3, 2, 4, 7, 6, 2, 4, 5, 6, 1]])
     rollouts = dataclasses.replace(known_rollouts(), completion_ids=ids,
                                    lengths=torch.tensor([10, 10]))
     tokenizer, A = Pieces(*pieces), torch.tensor([-1., 0.])
@@ -608,7 +710,7 @@ def test_credit_asks_what_its_settings_promise(signal, as_released):
         known_qwen3().double(), rollouts, torch.arange(2), 1.0, tokenizer=tokenizer, rewards=None,
         advantages=A, texts=[tokenizer.decode(row) for row in ids.tolist()])
     first = as_released == "reproduction"
-    spans = boxes((2, 3, 4, 5) if first else (6, 7, 8, 9), None)  # row 1 has no gradient
+    spans = boxes((2, 3, 4, 5) if first else (6, 7, 9, 10), None)  # row 1 has no gradient
     own = as_released == "no"
     if first:
         s = released.input_gradient(forward, spans, seed=3)
@@ -624,6 +726,28 @@ def test_credit_asks_what_its_settings_promise(signal, as_released):
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     assert forward.metrics["fallback"].tolist() == [False, True]
     assert found[0, :2].std() > 1e-3 and (found[1] == 1).all()
+
+
+def test_only_rows_with_an_answer_a_gradient_and_two_tokens_are_asked_about(monkeypatch):
+    """One token alone before the box has no spread, so a pass for it would be for nothing."""
+    pieces = [b"", None, b"so ", b"then ", rb"\boxed{", b"7", b"}"]
+    ids = [[4, 5, 6, 2, 2], [2, 4, 5, 6, 2], [2, 3, 4, 5, 6], [2, 3, 4, 5, 6], [2, 3, 2, 3, 2]]
+    tokenizer, asked = Pieces(*pieces), []
+    forward = SimpleNamespace(
+        tokenizer=tokenizer, sampled=ids, texts=[tokenizer.decode(row) for row in ids],
+        completion_mask=torch.ones(5, 5, dtype=torch.bool), metrics={}, signs=[1, -1, 1, 0, -1])
+
+    def signal(forward, spans, draws, **options):
+        asked.append((spans.tolist(), draws, options))
+        return torch.arange(1., 6).expand(5, 5)
+
+    monkeypatch.setattr(saliency, "input_gradient", signal)
+    w = oar.credit(settings())(forward)
+    none = [-1] * 4
+    assert asked == [([none, none, [2, 3, 4, 5], none, none], 2, dict(seed=3, outcome="each"))]
+    assert forward.metrics["fallback"].tolist() == [True, True, False, True, True]
+    close(w[2], [.095238, 1.904762, 1, 1, 1], 1e-6)
+    assert (w[[0, 1, 3, 4]] == 1).all()
 
 
 def test_the_authors_settings_by_hand():

@@ -109,6 +109,19 @@ def test_only_tokens_wholly_inside_a_block_count(pieces, expected):
     assert ids[scrl.tokens_inside(tokenizer, ids, span)] == expected
 
 
+def test_tokens_are_found_in_the_text_as_it_was_decoded():
+    """Special tokens left out and spaces untouched, as in the text whose tags were looked for; an X
+    at a prefix's end is a letter like any other."""
+    class Untidy(Pieces):
+        def decode(self, ids, skip_special_tokens=False, clean_up_tokenization_spaces=True):
+            text = super().decode(ids, skip_special_tokens)
+            return "tidied: " + text if clean_up_tokenization_spaces else text
+
+    tokenizer = Untidy(None, b"X", b"<p1>", b"X", b"X", b"</p1>")
+    span, = scrl.find_spans(tokenizer.decode(range(6), True, False), 1)
+    assert scrl.tokens_inside(tokenizer, list(range(6)), span) == slice(3, 5)
+
+
 class ByteFallback(Pieces):
     """Llama's way with a character that is not whole yet: one U+FFFD for each of its bytes."""
 
@@ -214,6 +227,26 @@ def test_the_last_box_of_a_block_counts():
     assert figures == {"compliance": 1, "prefix": (4 + 0 + 0 + 1) / 16, "original": .25}
 
 
+def test_an_answer_outside_of_a_box_is_not_right():
+    """Neither in a block nor in an original: the reward is strict, or phrases would be learned."""
+    phrase = ["The answer is 4", None]
+    said = [[*block(1, "The answer is 1"), *block(2, "The answer is 2")]] * 2
+    row = {**ROW, "answer": "4", "subproblems": ROW["subproblems"][:2]}
+    rewards, A, figures = judged("scrl", said, [phrase, phrase], row)
+    assert rewards.tolist() == [[0] * 4] and (A == 0).all()
+    assert figures == {"compliance": 1, "prefix": 0, "original": 0}
+
+
+def test_what_judge_returns_lies_where_the_rollouts_lie():
+    """Its texts are read on the CPU; the update needs tensors of the card's."""
+    here, tokenizer = rollouts_of(*lessons(), *ORIGINALS)
+    there = SimpleNamespace(completion_mask=here.completion_mask, texts=here.texts,
+                            sampled=here.sampled, lengths=here.lengths.to("meta"))
+    rewards, A, _ = scrl.subproblem_reward(there, [ROW], SimpleNamespace(group=8, arm="scrl"), tokenizer)
+    assert rewards.device.type == A.device.type == "meta"
+    assert rewards.shape == (1, 8) and A.shape == here.completion_mask.shape
+
+
 def test_control_arms_differ_exactly_where_they_should():
     """A control that changes a second thing explains nothing."""
     answers = lessons()
@@ -241,8 +274,10 @@ def test_problems_of_unequal_length_share_a_batch():
     long = [solved(S1[i], (1, 1, 1, 1)) for i in (0, 2)] + ORIGINALS[:2]
     out, tokenizer = rollouts_of(*short, *long)
     config = SimpleNamespace(group=4, arm="scrl")
-    rewards, A, _ = scrl.subproblem_reward(out, [two, ROW], config, tokenizer)
+    rewards, A, figures = scrl.subproblem_reward(out, [two, ROW], config, tokenizer)
     assert rewards.tolist() == [[1, 0, 1, 0], [1, 1, 1, 0]]
+    # Solved from the front: 2/2 and 1/2, then 2/4 and 4/4; of the originals 1 of 2 in each.
+    assert figures == {"compliance": 1, "prefix": (1 + .5 + .5 + 1) / 4, "original": .5}
     close(A[:2, 1:5], [[0., 0, 0, 1], [0, 0, 0, -1]])
     close(A[2:4, :2], [[1., 0], [-1, 0]])
     close(A[4, [2, 6, 9, 12]], [0., 0, -1, -1])
@@ -318,6 +353,23 @@ def test_the_prompt_is_the_one_the_tiny_model_knows():
         assert plain == problems.build_prompt(tokenizer, row["problem"])
 
 
+def test_a_long_answer_is_cut_in_the_sentence():
+    row = {**ROW, "answer": "7" * 100}
+    with pytest.raises(BadInput, match=f"problem's own, '{'7' * 60}'"):
+        scrl.make_prompts(None, row, SimpleNamespace(data="x", thinking=False))
+
+
+@pytest.mark.parametrize("thinking", [False, True])
+def test_both_prompts_think_or_neither_does(thinking, monkeypatch):
+    def prompt(tokenizer, text, *more):
+        return text, more
+
+    monkeypatch.setattr(problems, "build_prompt", prompt)
+    lesson, plain = scrl.make_prompts(None, ROW, SimpleNamespace(data="x", thinking=thinking))
+    assert plain == ("?", (thinking,))
+    assert lesson == ("?\n1. ?\n2. ?\n3. ?\n4. ?", (thinking, scrl.INSTRUCTION))
+
+
 @pytest.mark.parametrize("items, reason", [
     (None, "has no"), (2, "has no"), ([], "has no"), ([{"problem": "?", "answer": "4"}], "no"),
     ([{"problem": "?"}, {"problem": "?", "answer": "4"}], "has no"), ([1, 2], "has no"),
@@ -362,6 +414,16 @@ def test_marks_and_plain_steps_become_subproblems():
     assert [item["answer"] for item in items] == ["4000", "5000", "6000", "20000"]  # at most four
 
 
+def test_numbers_are_read_with_their_commas_and_may_all_be_repeated():
+    """1,200 is one number; a question may name every number that the problem names."""
+    problem = "Of 1,200 books a third, 5 a day, was lent in May. How many were left?"
+    solution = ("Of the 1,200 books, 5 a day, 1,200 / 3 = 400 were lent.\n"
+                "That leaves 1,200 - 400 = 800 books.")
+    items, _ = scrl.split_solution(problem, "800", solution)
+    assert asked(items) == [("Of the 1,200 books, 5 a day, ___ were lent.", "400"),
+                            (problem, "800")]
+
+
 @pytest.mark.parametrize("solution, reason", [
     (MARKED.replace("48/2=24", "48/2=25"), "wrong"), (STEPS.replace("= 120", "= 121"), "wrong"),
     (MARKED.replace("48+24=72", "48+25=73"), "last"), ("48/2 + 48 = 72", "two steps"),
@@ -375,6 +437,8 @@ def test_marks_and_plain_steps_become_subproblems():
 def test_solutions_that_cannot_be_split_are_left_out(solution, reason):
     items, why = scrl.split_solution(CLIPS, "72", solution)
     assert items == [] and reason in why
+    assert why in ("a step is wrong", "fewer than two steps, or the last is not the answer",
+                   "no step can be asked for fairly")
 
 
 def test_no_intermediate_result_stands_in_any_prompt():
@@ -403,7 +467,8 @@ def test_make_subproblems_writes_what_training_accepts(tmp_path, monkeypatch, ca
             {"problem": CLIPS, "answer": "73", "solution": MARKED}, {"problem": "?", "answer": "1"}]
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     run(monkeypatch, "--make-subproblems", source, out)
-    assert "2 written" in capsys.readouterr().out
+    assert capsys.readouterr().out == (
+        f"{out}: 2 written, 2 fewer than two steps, or the last is not the answer\n")
     made = problems.load_problems(str(out))
     _, tokenizer = problems.load_policy("tiny")
     assert [len(row["subproblems"]) for row in made] == [2, 3]
@@ -419,6 +484,24 @@ def test_make_subproblems_writes_what_training_accepts(tmp_path, monkeypatch, ca
     with pytest.raises(BadInput, match="solution"):
         run(monkeypatch, "--make-subproblems", source, tmp_path / "new.jsonl")
     assert not (tmp_path / "new.jsonl").exists()
+
+
+def test_subproblems_are_written_as_they_are_read(tmp_path, monkeypatch):
+    """In UTF-8 and not escaped, whatever the machine's own encoding is."""
+    source, out = tmp_path / "source.jsonl", tmp_path / "out.jsonl"
+    problem = "Zoé a 48 pommes et Ørsted 2 fois moins. Combien en tout ?"
+    row = {"problem": problem, "answer": "72",
+           "solution": "Ørsted a 48/2 = 24 pommes.\nEn tout 48+24 = 72."}
+    source.write_text(json.dumps(row), encoding="utf-8")
+    real, encodings = open, []
+
+    def opened(*args, **options):
+        encodings.append(options.get("encoding"))
+        return real(*args, **options)
+
+    monkeypatch.setattr(scrl, "open", opened, raising=False)
+    run(monkeypatch, "--make-subproblems", source, out)
+    assert problem.encode("utf-8") in out.read_bytes() and encodings == ["utf-8"]
 
 
 def test_gsm8k_keeps_its_solution(monkeypatch):

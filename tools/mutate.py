@@ -1,21 +1,21 @@
 """Break the code on purpose, one small change at a time, and see a test fail: see CONTRIBUTING.md.
 
-    python tools/mutate.py                                      # every file of TESTS, all cores
-    python tools/mutate.py intervals.py --sample 40 --jobs 1
-    python tools/mutate.py --again                              # what the last run did not kill
+    python tools/mutate.py                   # every file of TESTS, all cores
+    python tools/mutate.py --again           # what the last run did not kill
 """
 import argparse
 import contextlib
 import itertools
 import json
+import multiprocessing
 import os
 import random
 import shutil
 import signal
 import sys
 import tempfile
-import time
 from collections import Counter, defaultdict
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 import libcst
@@ -23,20 +23,19 @@ from libcst.metadata import MetadataWrapper, WhitespaceInclusivePositionProvider
 from mutmut.mutation import mutators
 
 ROOT = Path(__file__).resolve().parent.parent
-EQUIVALENT = Path(__file__).with_name("equivalent.txt")  # file, before, after, why: tabs between
-
+OUT = ROOT / "runs/mutants.jsonl"  # a line a mutant
 # The tests that look at a file, the most relevant first. A new file goes here.
 TESTS = {
-    "intervals.py": "evaluate",
+    "intervals.py": "intervals evaluate",
     "rollout.py": "rollout decode grpo",
-    "evaluate.py": "evaluate bad_inputs",
-    "grpo.py": "update train_loop grpo controls runs",
-    "logprobs.py": "grpo cores controls runs",
-    "saliency.py": "grail oar cores",
-    "grail.py": "grail cores controls bad_inputs",
-    "oar.py": "oar cores controls",
-    "delta.py": "delta cores controls",
-    "scrl.py": "scrl controls bad_inputs",
+    "evaluate.py": "flags evaluate bad_inputs",
+    "grpo.py": "flags update train_loop grpo controls runs",
+    "logprobs.py": "logprobs grpo cores grail controls",
+    "saliency.py": "cores grail oar",
+    "grail.py": "flags grail cores controls bad_inputs",
+    "oar.py": "flags oar cores controls",
+    "delta.py": "flags delta cores controls",
+    "scrl.py": "flags scrl controls bad_inputs",
     "vine.py": "vine",
     "controls.py": "controls oracle",
 }
@@ -86,76 +85,38 @@ def mutants(file):
     return list(found.values())
 
 
-class Fastest:
-    """A pytest plugin: of each test file the fastest tests first, by the times in `path`."""
-    def __init__(self, path):
-        self.path, self.seconds = path, Counter()
-
-    def pytest_collection_modifyitems(self, items):
-        known = json.loads(self.path.read_text()) if self.path.exists() else {}
-        files = list(dict.fromkeys(item.path for item in items))
-        items.sort(key=lambda item: (files.index(item.path), known.get(item.nodeid, 0)))
-
-    def pytest_runtest_logreport(self, report):
-        self.seconds[report.nodeid] += report.duration
-
-    def pytest_sessionfinish(self, exitstatus):
-        if not self.path.exists():
-            self.path.write_text(json.dumps(self.seconds))
-
-
-def start(job, copy, times):
-    """Fork a child that runs the tests of one mutant in this copy of the tree: the child's id."""
-    file = job["key"][0]
-    (copy / file).write_text(job["code"])
-    pid = os.fork()
-    if pid:
-        return pid
+def tests(file, folder):
+    """In a process of its own: the tests of this file, in the copy of the tree that lies there."""
     os.setsid()
-    os.chdir(copy)
-    log = os.open(f"{copy}.log", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-    for descriptor in (0, 1, 2):
-        os.dup2(log, descriptor)
-    paths = [f"tests/test_{name}.py" for name in TESTS[file].split()]
-    options = ["-xq", "-p", "no:cacheprovider", f"--basetemp={copy}.tmp"]
-    os._exit(pytest.main([*options, *paths], plugins=[Fastest(times / file)]))
+    os.dup2(os.open(f"{folder}/log", os.O_WRONLY | os.O_CREAT), 1)
+    os.chdir(f"{folder}/tree")
+    options = ["-xq", "-p", "no:cacheprovider", f"--basetemp={folder}/tmp"]
+    sys.exit(pytest.main([*options, *(f"tests/test_{name}.py" for name in TESTS[file].split())]))
 
 
-def outcomes(jobs, copies, limit):
-    """(mutant, killed, slow or survived, seconds) of each job as it ends, one a copy at a time."""
-    running, times = {}, copies[0].parent
-    while jobs or running:
-        while jobs and copies:
-            job, copy = jobs.pop(), copies.pop()
-            running[start(job, copy, times)] = job, copy, time.time()
-        time.sleep(0.02)
-        for pid, (job, copy, begun) in list(running.items()):
-            seconds, file = time.time() - begun, job["key"][0]
-            late = seconds > limit[file]
-            if late:
-                os.kill(pid, signal.SIGKILL)
-            ended, status = os.waitpid(pid, 0 if late else os.WNOHANG)
-            if ended:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(pid, signal.SIGKILL)  # what its tests left running
-                (copy / file).write_text((ROOT / file).read_text())
-                copies.append(running.pop(pid)[1])
-                yield job, "slow" if late else "killed" if status else "survived", seconds
+def outcome(job):
+    """A mutant's line of OUT: is it killed, or did it survive?"""
+    file, skip = job["key"][0], shutil.ignore_patterns(".*", "runs")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        tree = shutil.copytree(ROOT, Path(folder, "tree"), ignore=skip)
+        (tree / file).write_text(job["code"])
+        child = multiprocessing.get_context("fork").Process(target=tests, args=(file, folder))
+        child.start()
+        child.join(300)  # seconds: tests that take more never end
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)  # those, and what others left running
+        child.join()
+    return dict(result="killed" if child.exitcode else "survived", line=job["line"], key=job["key"])
 
 
 def chosen(args):
     """The mutants to try, in an order of their own, so that the first hundred are a fair sample."""
-    equal = {tuple(line.split("\t")[:3]) for line in EQUIVALENT.read_text().splitlines()}
-    found = [job for file in args.files for job in mutants(file)]
-    for key in sorted(equal - {job["key"] for job in found}):
-        if key[0] in args.files:
-            print("equivalent.txt lists what is no mutant any more:", *key, sep="\n    ")
-    rows = list(map(json.loads, args.out.open())) if args.again else []
-    last = {(*row["key"], row["line"]): row["result"] for row in rows}
-    jobs = [job for job in found if job["key"] not in equal
-            and last.get((*job["key"], job["line"]), "survived") == "survived"]
-    random.Random(0).shuffle(jobs)
-    return jobs[:args.sample]
+    done = {tuple(line.split("\t")[:3]) for line in (ROOT / "tools/equivalent.txt").open()}
+    rows = list(map(json.loads, OUT.open())) if args.again else []
+    done |= {(*row["key"], row["line"]) for row in rows if row["result"] == "killed"}
+    jobs = [job for file in args.files for job in mutants(file)
+            if not done & {job["key"], (*job["key"], job["line"])}]
+    return random.Random(0).sample(jobs, min(len(jobs), args.sample or len(jobs)))
 
 
 def main():
@@ -164,41 +125,28 @@ def main():
     add("files", nargs="*", default=list(TESTS), help="of TESTS; default all")
     add("--sample", type=int, help="so many mutants, drawn with seed 0")
     add("--jobs", type=int, default=os.cpu_count(), help="processes")
-    add("--again", action="store_true", help="only those that --out does not call killed")
-    add("--out", type=Path, default=ROOT / "runs/mutants.jsonl", help="one line a mutant")
+    add("--again", action="store_true", help=f"only those that {OUT.name} does not call killed")
     args = parser.parse_args()
-    jobs, tally, limit = chosen(args), defaultdict(Counter), dict.fromkeys(args.files, 600)
-    args.out.parent.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder, args.out.open("a" if args.again else "w") as out:
-        copies = [Path(folder, str(i)) for i in range(args.jobs)]
-        for copy in copies:
-            skip = shutil.ignore_patterns(".*", "runs", "__pycache__")
-            shutil.copytree(ROOT, copy, ignore=skip)
-        whole = [dict(key=(file,), code=(ROOT / file).read_text()) for file in args.files]
-        for job, result, seconds in outcomes(whole, copies, limit):
-            limit[job["key"][0]] = 10 + 4 * seconds
-            if result != "survived":
-                print(f"{job['key'][0]} is left out: its tests fail on it as it is.", flush=True)
-                jobs = [other for other in jobs if other["key"][0] != job["key"][0]]
-        for job, result, seconds in outcomes(jobs, copies, limit):
-            row = dict(result=result, line=job["line"], seconds=round(seconds, 1), key=job["key"])
+    jobs, tally = chosen(args), defaultdict(Counter)
+    for file in args.files:
+        whole = dict(key=[file], line=0, code=(ROOT / file).read_text())
+        if outcome(whole)["result"] == "killed":
+            sys.exit(f"{file}: its tests fail on it as it is.")
+    OUT.parent.mkdir(exist_ok=True)
+    with OUT.open("a" if args.again else "w") as out, ThreadPool(args.jobs) as pool:
+        for row in pool.imap_unordered(outcome, jobs):
             print(json.dumps(row), file=out, flush=True)
-            tally[job["key"][0]][result] += 1
-            if result == "survived":
-                print("{}:{line}\n  - {}\n  + {}".format(*job["key"], **job), flush=True)
+            tally[row["key"][0]][row["result"]] += 1
+            if row["result"] == "survived":
+                print("{}:{line}\n  - {}\n  + {}".format(*row["key"], **row), flush=True)
     for file, count in tally.items():
-        share = 1 - count["survived"] / count.total()
-        lived = count["survived"]
-        print(f"{file:14}{count.total():5} mutants, {lived} survived: {share:.1%} killed")
+        print(f"{file:14}{count.total():5} mutants, {count['killed'] / count.total():.1%} killed")
 
 
 if __name__ == "__main__":
-    # Two mutants of one second and one size would share their byte code: none is written.
-    sys.dont_write_bytecode = True
     os.environ |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1",
-                   "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+                   "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     import pytest  # with the slow imports below: once, here, and not in every fork
-    import sympy  # noqa: F401
     import torch._inductor.compile_fx  # noqa: F401
     from transformers import AutoTokenizer, Qwen3ForCausalLM  # noqa: F401
     main()

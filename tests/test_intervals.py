@@ -1,0 +1,205 @@
+"""The statistics one by one: closed forms, and what is printed of a comparison, line by line."""
+import json
+import math
+
+import pytest
+import torch
+
+import intervals
+from engine.errors import BadInput
+from intervals import bootstrap, difference, interval, middle95, pools, read_samples, sign_test
+
+
+@pytest.mark.parametrize("t", [0, .5, 2, 30.])
+def test_student_s_t_of_one_and_two_degrees_in_closed_form(t):
+    assert intervals.t_outside(t, 1) == pytest.approx(1 - 2 / math.pi * math.atan(t), abs=1e-12)
+    assert intervals.t_outside(t, 2) == pytest.approx(1 - t / math.sqrt(2 + t * t), abs=1e-12)
+
+
+@pytest.mark.parametrize("inside", [0, .5, .9, .95, .999])
+def test_the_quantile_inverts_the_tail(inside):
+    expected = math.tan(inside * math.pi / 2)
+    assert intervals.t_quantile(1, inside) == pytest.approx(expected, abs=1e-9)
+    assert intervals.t_quantile(1) == pytest.approx(math.tan(.475 * math.pi), abs=1e-9)
+
+
+# ------------------------------------------------------------------ one score
+
+
+def wilson(scores):
+    """The interval of few problems, from plain floats."""
+    N, m = len(scores), sum(scores) / len(scores)
+    t = intervals.t_quantile(N - 1)
+    n = N
+    if 0 < m < 1:
+        variance = sum((x - m) ** 2 for x in scores) / (N - 1)
+        n = m * (1 - m) / ((variance + .1 * (m * m + (1 - m) ** 2) / N) / N)
+    middle = (m + t * t / (2 * n)) / (1 + t * t / n)
+    half = t * math.sqrt(m * (1 - m) / n + t * t / (4 * n * n)) / (1 + t * t / n)
+    return [max(0, middle - half), min(1, middle + half)]
+
+
+def found(scores):
+    return interval(torch.tensor(scores, dtype=torch.float64)[:, None])[:, 0].tolist()
+
+
+@pytest.mark.parametrize("scores", [
+    [1., 0], [0.] * 5, [1.] * 30, [0, .5, 1, 1, .25], [1.] * 50 + [0.] * 149,
+    [1.] * 9 + [0.] * 191, [0.] * 9 + [1.] * 191])
+def test_few_problems_or_few_of_a_kind_get_wilson_s_interval(scores):
+    assert found(scores) == pytest.approx(wilson(scores), abs=1e-9)
+
+
+@pytest.mark.parametrize("right", [10, 100, 190])
+def test_from_200_problems_and_10_of_each_kind_on_it_is_the_bootstrap(right):
+    scores = torch.tensor([1.] * right + [0.] * (200 - right)).double()[:, None]
+    expected = middle95(bootstrap(scores))[:, 0].tolist()
+    assert found(scores[:, 0].tolist()) == expected
+    assert expected != pytest.approx(wilson(scores[:, 0].tolist()), abs=1e-6)
+
+
+def test_one_problem_says_nothing_and_columns_are_on_their_own():
+    assert found([1.]) == [0, 1]
+    scores = torch.tensor([[1.] * 100 + [0.] * 100, [1.] * 3 + [0.] * 197]).double().T
+    both = interval(scores)
+    for column in (0, 1):
+        torch.testing.assert_close(both[:, column], interval(scores[:, [column]])[:, 0])
+
+
+def test_each_benchmark_is_drawn_from_on_its_own():
+    """Scores that are equal within a benchmark leave nothing to chance, if none is mixed up."""
+    values = torch.tensor([1.] * 3 + [5.] * 2 + [9.] * 4).double()[:, None]
+    draws = bootstrap(values, [3, 2, 4], 300)
+    assert draws.shape == (300, 1)
+    torch.testing.assert_close(draws, torch.full((300, 1), 49 / 9).double())
+    assert bootstrap(values).shape == (2000, 1) and bootstrap(values).std() > .5
+    assert torch.equal(bootstrap(values), bootstrap(values))  # the same draws in every call
+
+
+def test_draws_are_as_wide_as_student_s_interval():
+    """The mean of n draws has the variance s^2 / n, widened by t / z."""
+    values = torch.tensor([0., 1] * 20).double()[:, None]
+    t = intervals.t_quantile(39)
+    expected = t / intervals.Z * float(values.std()) / math.sqrt(40)
+    assert float(bootstrap(values).std()) == pytest.approx(expected, rel=.06)
+    assert float(bootstrap(values).mean()) == pytest.approx(.5, abs=.01)
+
+
+def test_the_middle_95_percent_by_hand():
+    draws = torch.arange(1001.).double()[:, None] * torch.tensor([[1., -2]]).double()
+    assert middle95(draws).tolist() == [[25, -1950], [975, -50]]
+
+
+# ------------------------------------------------------------------ A against B
+
+
+def test_single_seeds_differ_by_the_bootstrap_of_paired_differences():
+    a, b = torch.tensor([[0., 1, 1, 0]]).double(), torch.tensor([[1., 1, .5, 0]]).double()
+    assert torch.equal(difference(a, b), bootstrap(torch.tensor([1., 0, -.5, 0]).double()[:, None]))
+    assert (difference(a, a) == 0).all()
+
+
+def test_seeds_are_drawn_by_student_s_t():
+    """Seeds 0 and .2 on either side, no problem differs: the draws are b - a + t sqrt(.01 + .01),
+    with 2 degrees of freedom, t = 4.30. With 1 it would be 12.7, with 3 it would be 3.18."""
+    a = torch.tensor([[0.], [.2]]).double().expand(2, 30)
+    draws = difference(a, a + .5)
+    low, high = middle95(draws)[:, 0].tolist()
+    assert (high - low) / 2 == pytest.approx(4.3027 * math.sqrt(.02), rel=.2)
+    assert float(draws.median()) == pytest.approx(.5, abs=.02)
+
+
+@pytest.mark.parametrize("better, worse", [(0, 0), (1, 0), (5, 0), (5, 5), (9, 2), (3, 8)])
+def test_the_sign_test_by_enumeration(better, worse):
+    """Of all 2^n coins, those at least as lopsided; differences of rounding are ties."""
+    n = better + worse
+    coins = [bits.bit_count() for bits in range(2**n)]
+    p = sum(abs(heads - n / 2) >= abs(better - n / 2) for heads in coins) / 2**n
+    d = torch.tensor([.25] * better + [-.5] * worse + [0, 1e-12, -1e-12]).double()
+    assert sign_test(d) == (better, worse, pytest.approx(p))
+
+
+def test_problems_needed_by_hand():
+    """(z at 97.5 % + z at 80 %)^2 s^2 / .01^2, rounded up: s^2 = .5 of +-1 and twice 0, 2/3."""
+    d = torch.tensor([1., -1, 0, 0]).double()
+    assert intervals.problems_needed(d) == math.ceil((1.959964 + .841621) ** 2 * 1e4 * 2 / 3)
+
+
+# ------------------------------------------------------------------ files
+
+
+def test_pools_by_hand():
+    assert pools({"a": 3}) == [("a", ["a"], [1.0])]
+    assert pools({"a": 3, "b": 1}) == [
+        ("a", ["a"], [1.0]), ("b", ["b"], [1.0]),
+        ("average by benchmark", ["a", "b"], [.5, .5]),
+        ("average by problem", ["a", "b"], [.75, .25])]
+
+
+def line(**record):
+    return json.dumps(record) + "\n"
+
+
+def test_only_whole_lines_and_whole_problems_are_read(tmp_path):
+    path, header = tmp_path / "x.jsonl", dict(data="a", samples=2)
+    whole = (line(header=header) + line(data="a", id="1", sample=0, strict=True)
+             + line(data="a", id="2", sample=0, strict=False)
+             + line(data="a", id="1", sample=1, strict=False))
+    path.write_text(whole + '{"data": "a", "id": "2", "sam')
+    records, size = read_samples(path)
+    assert size == len(whole) and list(records) == ["a"] and records["a"][0] == header
+    assert {i: [r["strict"] for r in rows] for i, rows in records["a"][1].items()} == {
+        "1": [True, False]}
+    for bad in ("nonsense\n", line(data="b", id="1", sample=0), line(data="a", id="1"), "[1]\n"):
+        path.write_text(whole + bad)
+        with pytest.raises(BadInput, match="x.jsonl, line 5: no sample of evaluate.py"):
+            read_samples(path)
+
+
+ROW = dict(name="gsm8k", problems=100, a=.5, b=.525, low=-.01, high=.06, difference=.025, better=7,
+           worse=3, p=.34375, needed=1234, verdict="not distinguishable")
+
+
+@pytest.mark.parametrize("args, a, b", [
+    (["x", "y"], ["x"], ["y"]), (["x", "vs", "y"], ["x"], ["y"]),
+    (["x", "y", "vs", "z"], ["x", "y"], ["z"]), (["x", "vs", "y", "z"], ["x"], ["y", "z"])])
+def test_a_comparison_is_printed_in_per_cent(args, a, b, monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(intervals, "compare", lambda *sides: asked.append(sides) or [ROW])
+    intervals.print_comparison(args)
+    lines = capsys.readouterr().out.splitlines()
+    assert asked == [(a, b)] and lines[:2] == [f"A: {' '.join(a)}", f"B: {' '.join(b)}"]
+    assert lines[4].split() == ("gsm8k 100 50.0 52.5 +2.5 [-1.0, +6.0] 7/3 0.344 1234 "
+                                "not distinguishable").split()
+    # Every column ends where its title ends.
+    for title, value in (("problems", "100"), ("B - A", "+2.5"), ("95 % interval", "+6.0]"),
+                         ("better/worse", "7/3"), ("sign p", "0.344"), ("needed", "1234")):
+        assert lines[3].index(title) + len(title) == lines[4].index(value) + len(value)
+
+
+@pytest.mark.parametrize("args", [["x"], ["x", "y", "z"], ["vs", "x"], ["x", "vs"]])
+def test_sides_that_are_not_two_are_refused(args):
+    with pytest.raises(BadInput, match="--compare: give two files"):
+        intervals.print_comparison(args)
+
+
+def test_a_verdict_needs_the_whole_interval_on_one_side(tmp_path, capsys):
+    """B right on all 30 where A is wrong, the other way round, and equal; the note names what
+    differs between the files."""
+    def write(name, right, **header):
+        path = tmp_path / name
+        rows = [line(data="d", id=str(i), sample=0, strict=right) for i in range(30)]
+        path.write_text(line(header=dict(data="d", samples=1, **header)) + "".join(rows))
+        return str(path)
+
+    good, bad = write("good", True, temperature=1.0), write("bad", False, temperature=0.5)
+    for a, b, verdict, p in ((bad, good, "B better", 2 / 2**30), (good, bad, "B worse", 2 / 2**30),
+                             (good, good, "not distinguishable", 1)):
+        capsys.readouterr()
+        row, = intervals.compare([a], [b])
+        assert row["verdict"] == verdict and row["p"] == pytest.approx(p)
+        assert (row["name"], row["problems"], row["difference"]) == ("d", 30, (b is good)
+                                                                     - (a is good))
+        assert ("note: d: temperature is" in capsys.readouterr().out) == (a is not b)
+    with pytest.raises(BadInput, match=f"--compare {tmp_path}/no: No such file"):
+        intervals.compare([good], [f"{tmp_path}/no"])
