@@ -192,8 +192,9 @@ def naive_update(model, starts, rollouts, rewards, credit, config, reference=Non
 
     starts: the parameters of every pass, as recorded, so that an error of one is not carried into
     the next. Returns, under these names, the `gradients` of every pass, the log's `figures`,
-    the `weights` (B, T), which `rows` are run at all, and how many tokens the clip `stopped`, by
-    (pass, sign of A).
+    the `weights` (B, T), which `rows` are run at all, how many tokens the clip `stopped`, by (pass,
+    sign of A), and the smallest distance of a ratio to a bound, `margin`: where it is no more than
+    rounding, the count of clipped tokens would say nothing.
     """
     B, T = rollouts.completion_ids.shape
     lengths, G = rollouts.lengths.tolist(), rewards.shape[1]
@@ -209,7 +210,7 @@ def naive_update(model, starts, rollouts, rewards, credit, config, reference=Non
                "constant": lambda n: B * config.max_new_tokens}[config.loss]
     old, ref, weights = {}, {}, torch.zeros(B, T)
     sums = dict.fromkeys(("loss", "clipped", "kl", "entropy", "gap", "tokens", "grad_norm"), 0.0)
-    gaps, gradients, stopped = [0.0], [], {}
+    gaps, gradients, stopped, margin = [0.0], [], {}, 1.0
     policy = copy.deepcopy(model)
     parameters = list(policy.parameters())
     for number, values in enumerate(starts):
@@ -233,6 +234,8 @@ def naive_update(model, starts, rollouts, rewards, credit, config, reference=Non
                         ref[i] = score_row(reference, rollouts, i, config.temperature)[0]
             ratio, a, w = (logprobs - old[i]).exp(), A[i, :n], weights[i, :n]
             inside = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
+            for bound in (1 - config.clip_low, 1 + config.clip_high):
+                margin = min(margin, float((ratio.detach() - bound).abs().min()))
             terms = torch.min(ratio * (w * a), inside * (w * a))
             less = inside * a < ratio * a  # by A alone: also where the weight is 0
             sums["clipped"] += int(less.sum())
@@ -271,7 +274,7 @@ def naive_update(model, starts, rollouts, rewards, credit, config, reference=Non
         "top10": sum(top) / max(1, len(graded)), "fallback": sum(flags) / max(1, len(flags)),
         "row": sum(i > 0 for i in graded) / max(1, len(graded))}
     return SimpleNamespace(gradients=gradients, figures=figures, weights=weights, rows=run,
-                           stopped=stopped)
+                           stopped=stopped, margin=margin)
 
 
 def apart(found, expected):

@@ -62,6 +62,9 @@ def test_advantages_by_hand():
     std = math.sqrt(3) / 4
     torch.testing.assert_close(a[0], torch.tensor([.75, -.25, -.25, -.25]) / (std + 1e-6))
     assert (a[2] == 0).all()
+    # The floor under the std, 1e-6, where it is as large as the std itself.
+    torch.testing.assert_close(grpo.group_advantages(torch.tensor([[0, 2e-6]]), scale_by_std=True),
+                               torch.tensor([[-.5, .5]]))
 
 
 def test_equal_rewards_give_exactly_zero():
@@ -130,9 +133,11 @@ def test_the_gradient_matches_finite_differences():
 
 
 @pytest.mark.parametrize("A, ratio, expected", [
-    (1., 1.5, 1.28), (1., .5, .5), (-1., 1.5, -1.5), (-1., .5, -.8)])
+    (1., 1.5, 1.28), (1., .5, .5), (-1., 1.5, -1.5), (-1., .5, -.8), (2., 900., 2.56),
+    (-5., 900., -4500.), (-5., .5, -4.), (0., 900., 0.)])
 def test_clip_sign_table(A, ratio, expected):
-    """Both signs take the smaller: a max for negative advantages stops just where it must go on."""
+    """Both signs take the smaller: a max for negative advantages stops just where it must go on.
+    There is no third bound, however large the ratio or the advantage."""
     surrogate = grpo.clipped_surrogate(torch.tensor(ratio), torch.tensor(A), .2, .28)
     assert float(surrogate) == pytest.approx(expected)
 
@@ -242,6 +247,7 @@ def test_a_credit_gets_its_own_rows():
     def credit(forward):
         seen.extend(zip(forward.rows.tolist(), forward.signs))
         assert torch.equal(forward.advantages, A[forward.rows])
+        assert torch.equal(forward.rewards, rewards.flatten()[forward.rows])
         assert forward.texts == [out.texts[i] for i in forward.rows]
         return torch.ones_like(forward.logprobs)
 

@@ -242,7 +242,8 @@ def test_what_judge_returns_lies_where_the_rollouts_lie():
     here, tokenizer = rollouts_of(*lessons(), *ORIGINALS)
     there = SimpleNamespace(completion_mask=here.completion_mask, texts=here.texts,
                             sampled=here.sampled, lengths=here.lengths.to("meta"))
-    rewards, A, _ = scrl.subproblem_reward(there, [ROW], SimpleNamespace(group=8, arm="scrl"), tokenizer)
+    config = SimpleNamespace(group=8, arm="scrl")
+    rewards, A, _ = scrl.subproblem_reward(there, [ROW], config, tokenizer)
     assert rewards.device.type == A.device.type == "meta"
     assert rewards.shape == (1, 8) and A.shape == here.completion_mask.shape
 

@@ -35,13 +35,15 @@ def covering(options):
     return cases
 
 
-def of_the_whole(credit, rollouts, config):
-    """A batch_credit that makes `credit` depend on every row: table times their mean surprise."""
+def of_the_whole(credit, rollouts, config, looked):
+    """A batch_credit that makes `credit` depend on every row: table times their mean surprise. The
+    rows that it was shown are added to `looked`."""
     def look(forwards, advantages, mask):
         assert not torch.is_grad_enabled()
         surprise, tokens = 0.0, 0
         for forward in forwards:
             t = forward.logprobs.shape[1]
+            looked.extend(forward.rows.tolist())
             assert torch.equal(forward.logprobs, rollouts.logprobs[forward.rows, :t])
             assert torch.equal(forward.advantages, advantages[forward.rows])
             surprise -= float(forward.logprobs.sum())
@@ -63,7 +65,8 @@ def test_an_update_is_the_naive_one(case):
     model, reference, rollouts, rewards = naive.world(tied, config.temperature)
     credit, before = naive.Credit(rollouts), [p.clone() for p in reference.parameters()]
     token_advantages = naive.token_advantages(rollouts) if own else None
-    batch_credit = of_the_whole(credit, rollouts, config) if whole else None
+    looked = []
+    batch_credit = of_the_whole(credit, rollouts, config, looked) if whole else None
 
     passes, stats, weights = naive.run_update(
         model, rollouts, rewards, None if whole else credit, config, 0.4,
@@ -80,11 +83,13 @@ def test_an_update_is_the_naive_one(case):
         # Both sides of the clip were met, or this would prove nothing about it.
         stopped = [right.stopped.get((number, sign), 0) for sign in (1, -1)]
         assert min(stopped) >= 3 if number else stopped == [0, 0]
+    assert right.margin > 5e-6
     assert set(stats) == set(right.figures)
     for name, value in right.figures.items():
         assert stats[name] == pytest.approx(value, rel=1e-5, abs=1e-6), name
     torch.testing.assert_close(weights, right.weights, rtol=1e-5, atol=1e-6)
     assert sorted(credit.seen) == right.rows  # asked once, in the first pass
+    assert sorted(looked) == right.rows * whole
     assert all(p.grad is None for p in (*model.parameters(), *reference.parameters()))
     assert all(torch.equal(p, q) for p, q in zip(before, reference.parameters()))
 
