@@ -342,7 +342,7 @@ def test_every_step_shows_one_group_of_completions(story):
 
 def test_the_run_is_saved_when_it_should_be(story):
     """After step 2 once, though it is the last one too; after step 3 because it is the last."""
-    assert story.saved.folders == ["checkpoint", "config.json", "metrics.jsonl", "pages",
+    assert story.saved.folders == ["checkpoint", "config.json", "lock", "metrics.jsonl", "pages",
                                    "samples.jsonl", "snapshots", "summary.json"]
     assert story.saved.trainer["step"] == 2
     assert equal(story.saved.parameters, story.stage.passes[4][0])
