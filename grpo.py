@@ -328,8 +328,9 @@ def one_prompt(tokenizer, row, config):
 
 def outcome_reward(rollouts, rows, config, tokenizer):
     """(rewards (N, G), advantages a token (B, T) if they are not the group's, metrics to log)."""
-    golds = [row["answer"] for row in rows for _ in range(config.group)]
-    right = verify.verify_all(list(zip(rollouts.texts, golds)), strict=True)
+    asked = [(row["answer"], row["problem"]) for row in rows for _ in range(config.group)]
+    triples = [(text, *gold) for text, gold in zip(rollouts.texts, asked)]
+    right = verify.verify_all(triples, strict=True)
     rewards = torch.tensor(right, dtype=torch.float32, device=rollouts.lengths.device)  # (B,)
     return rewards.view(len(rows), config.group), None, {}
 

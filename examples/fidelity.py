@@ -143,8 +143,9 @@ def choose(model, tokenizer, rows, args):
     prompts = [problems.build_prompt(tokenizer, row["problem"]) for row in rows]
     pool = sample(model, tokenizer, prompts, samples=8, max_new_tokens=args.max_new_tokens,
                   seed=args.seed, batch_size=256)
-    golds = [row["answer"] for row in rows for _ in range(8)]
-    right = torch.tensor(verify.verify_all(list(zip(pool.texts, golds)), strict=True)).view(-1, 8)
+    asked = [(row["answer"], row["problem"]) for row in rows for _ in range(8)]
+    triples = [(text, *gold) for text, gold in zip(pool.texts, asked)]
+    right = torch.tensor(verify.verify_all(triples, strict=True)).view(-1, 8)
     chosen, wanted = {True: [], False: []}, args.completions // 2
     for i, group in enumerate(right):
         for kind in (True, False):
@@ -208,20 +209,20 @@ def all_signals(model, tokenizer, pool, rewards, chosen, seed):
 
 def success(model, tokenizer, pool, rows, chosen, spans, args):
     """Verdicts of K continuations of every prefix: a list of (start + 1, K) float64, one each."""
-    prefixes, golds, counts = [], [], []
+    prefixes, asked, counts = [], [], []
     for row, span in zip(chosen, spans):
         prompt = problems.build_prompt(tokenizer, rows[row // 8]["problem"])
         for t in range(span[0] + 1):
             ids = pool.completion_ids[row, :t]  # (t,)
             said = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
             prefixes.append((prompt, said))
-            golds.append(rows[row // 8]["answer"])
+            asked.append((rows[row // 8]["answer"], rows[row // 8]["problem"]))
         counts.append(span[0] + 1)
     more = sample(model, tokenizer, [a + b for a, b in prefixes], samples=args.samples,
                   max_new_tokens=args.max_new_tokens, seed=args.seed + 1, batch_size=512)
-    pairs = [(prefixes[i // args.samples][1] + text, golds[i // args.samples])
-             for i, text in enumerate(more.texts)]
-    right = torch.tensor(verify.verify_all(pairs, strict=True)).double().view(-1, args.samples)
+    triples = [(prefixes[i // args.samples][1] + text, *asked[i // args.samples])
+               for i, text in enumerate(more.texts)]
+    right = torch.tensor(verify.verify_all(triples, strict=True)).double().view(-1, args.samples)
     return list(right.split(counts)), int(more.lengths.sum())
 
 
