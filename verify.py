@@ -424,10 +424,9 @@ def named(run, toks, gold=False):
 
 def near(run, decimal, toks):
     """Does \\approx hold, to a unit in the last place?"""
-    calculator = Calculator(run)
-    x, y = (calculator.value_of(parsed(unit(part)[0])[0], 0, 200) for part in (decimal, toks))
-    places = len("".join(unit(decimal)[0]).partition(".")[2])
-    return not is_matrix(x) and not is_matrix(y) and abs(x - y) * 10 ** places <= 1
+    decimal = unit(decimal)[0]
+    x, y = Calculator(run).numbers(decimal, unit(toks)[0])
+    return abs(x - y) * 10 ** len("".join(decimal).partition(".")[2]) <= 1
 
 
 def proportional(run, a, g):
@@ -494,14 +493,12 @@ def rounded(run, a, g):
     decimal, other, least = (a, g, 6) if "." in "".join(a) else (g, a, 3)
     text = "".join(decimal)
     digits = text.strip("-0.").replace(".", "")
-    exact = "." in text and "." not in "".join(other) and len(digits) >= least
-    (node, letters) = parsed(other)
-    if not exact or letters or not PLAIN.fullmatch(text):
+    if not PLAIN.fullmatch(text) or "." not in text or len(digits) < least:
         return False
-    calculator = Calculator(run)
-    y = calculator.value_of(parsed(decimal)[0], 0, 200)
-    x = calculator.value_of(node, 0, 200)
-    if is_matrix(x) or abs(x - calculator.mp.nint(x.real)) < 1e-30:
+    if "." in "".join(other) or parsed(other)[1]:
+        return False
+    x, y = Calculator(run).numbers(other, decimal)
+    if abs(x - round(x.real)) < 1e-30:
         return False  # 3 is not 3.000001
     return 2 * abs(x - y) * 10 ** len(text.partition(".")[2]) <= 1
 
@@ -1125,18 +1122,12 @@ def closing(toks, at):
 
 LEVEL = {"+": 6, "-": 6, "\\over": 6, "\\choose": 6, "*": 7, "/": 7, "%": 7, "^": 9, "!": 9,
          "°": 9, **dict.fromkeys(("", *CLOSERS, ",", ";", "&", "\\\\", *RELATIONS), 0)}
-APPLIED = set("fg")  # f(x) is a function's value; of other letters, only I(0) is
-
-
-@lru_cache(maxsize=2048)
-def short_parsed(toks):
-    return Parser(toks).whole()
+INFIX = {"*": "product", "/": "quotient", "\\over": "quotient", "\\choose": "binomial"}
 
 
 def parsed(toks):
     """(tree, has it letters?) of the tokens; remembered if they are short."""
-    toks = tuple(toks)
-    return short_parsed(toks) if sum(map(len, toks)) <= 300 else Parser(toks).whole()
+    return (short_parsed if sum(map(len, toks)) <= 300 else Parser)(tuple(toks)).result
 
 
 class Parser:
@@ -1146,12 +1137,9 @@ class Parser:
         self.toks = [*toks, "", ""]
         self.at, self.depth = 0, 0
         self.letters, self.trig = False, False
-
-    def whole(self):
-        tree = self.expression(0)
+        self.result = self.expression(0), self.letters
         if self.toks[self.at]:
             raise Refused(f"cannot read on at {self.toks[self.at]}")
-        return tree, self.letters
 
     def take(self, *wanted):
         """The next token, if it is wanted, else ""."""
@@ -1164,13 +1152,11 @@ class Parser:
     def level(self, argument):
         """How tightly the next token binds. argument: what follows sin without brackets."""
         tok = self.toks[self.at]
-        if tok in LEVEL:
-            return LEVEL[tok]
-        if tok[:5] == "\\end{":
-            return 0
-        if argument:
-            return 0 if tok == "(" or tok[0] == '"' or tok[1:] in FUNCTIONS else 8
-        return 7
+        if tok in LEVEL or tok[:5] == "\\end{":
+            return LEVEL.get(tok, 0)
+        if not argument:
+            return 7
+        return 0 if tok == "(" or tok[0] == '"' or tok[1:] in FUNCTIONS else 8
 
     def expression(self, floor, argument=False):
         """All that binds more tightly than floor."""
@@ -1194,49 +1180,42 @@ class Parser:
         if tok in ("+", "-"):
             right = self.expression(6)
             return joined_tree("sum", left, right if tok == "+" else ("negative", right))
-        if tok == "*":
-            return joined_tree("product", left, self.expression(7))
-        if tok in ("/", "\\over"):
-            return ("quotient", left, self.expression(level))
-        if tok == "%":
-            return ("quotient", left, ("number", "100"))
-        if tok == "°":
-            return ("degrees", left) if self.trig else left
-        if tok == "\\choose":
-            return ("binomial", left, self.expression(6))
+        if tok in INFIX:
+            return joined_tree(INFIX[tok], left, self.expression(level))
+        if tok == "%" or tok == "°" and self.trig:
+            top = left if tok == "%" else ("product", [left, ("constant", "pi")])
+            return ("quotient", top, ("number", "100" if tok == "%" else "180"))
         if tok == "!":
-            return ("factorial", left, 2 if self.take("!") else 1)
-        return ("power", left, self.expression(8.5))
+            return ("gamma", "fac2" if self.take("!") else "factorial", left)
+        return left if tok == "°" else ("power", left, self.expression(8.5))
 
     def prefix(self, floor):
         """A number, a letter, what stands in brackets, or a command with its arguments."""
         tok = self.take()
         if tok in ("+", "-"):
-            minus = tok == "-"
-            while tok := self.take("+", "-"):
-                minus ^= tok == "-"
             tree = self.expression(max(floor, 6))
-            return ("negative", tree) if minus else tree
+            return ("negative", tree) if tok == "-" else tree
         if re.fullmatch(NUMBER, tok):
             return ("number", tok)
-        if tok in OPENERS and tok not in ("\\{", "\\langle"):
-            return self.bracketed(tok)
+        if tok in CLOSES and tok != "\\{":
+            tree, *more = self.inside(tok)
+            if more:
+                raise Refused("a list inside of a formula")
+            return ("rounded", tok[2:], tree) if tok[0] == "\\" else tree
         if tok[:6] == "\\begin":
             return self.matrix(tok[6:])
         name = tok.lstrip('"\\')
         if tok in ("\\frac", "\\binom"):
-            kind = "quotient" if name == "frac" else "binomial"
-            return (kind, self.expression(9), self.expression(9))
+            return (INFIX["/" if name == "frac" else "\\choose"], self.expression(9),
+                    self.expression(9))
         if tok == "\\sqrt":
             index = self.prefix(9) if self.toks[self.at] == "[" else ("number", "2")
             return ("power", self.expression(9), ("quotient", ("number", "1"), index))
         if tok in ("\\abs", "\\det"):
-            return (name, self.expression(9))
+            return ("abs", self.expression(9))
         if tok[:1] == "\\" and name in OF_MANY:
             return ("of_many", name, self.arguments())
-        if tok[:1] == "\\" and name in FUNCTIONS:
-            return self.function(name)
-        return self.letter(tok, name)
+        return self.function(name) if tok[1:] == name in FUNCTIONS else self.letter(tok, name)
 
     def letter(self, tok, name):
         if not re.match(r"(\\?[A-Za-z]|\.\.\.|\x22\w($|_))", tok) or tok in LEVEL:
@@ -1247,31 +1226,24 @@ class Parser:
             raise Refused(f"cannot read {tok}")
         self.letters = True
         ahead = self.toks[self.at:self.at + 4]
-        digits = [part for part in ahead[1:] if part != "-"][:1]
-        number = digits and re.fullmatch(NUMBER, digits[0]) and ")" in ahead
-        if ahead[0] == "(" and (name[0] in APPLIED or number):
+        number = re.match(r"\( (- )?[0-9]", " ".join(ahead)) and ")" in ahead
+        # f(x) is a function's value; of other letters, only I(0) is
+        if ahead[0] == "(" and (name[0] in "fg" or number):
             return ("applied", name, self.arguments())
         return ("letter", name)
 
     def arguments(self):
         """(a, b, ...) or one thing without brackets."""
         opener = self.take("(", "{", "\\{", "[")
-        if not opener:
-            return [self.expression(9)]
+        return self.inside(opener) if opener else [self.expression(9)]
+
+    def inside(self, opener):
         found = [self.expression(0)]
         while self.take(",", ";"):
             found.append(self.expression(0))
         if not self.take(CLOSES[opener]):
             raise Refused(f"{opener} is not closed")
         return found
-
-    def bracketed(self, tok):
-        tree = self.expression(0)
-        if not self.take(CLOSES[tok]):
-            raise Refused(f"{tok} is not closed")
-        if tok in ("(", "[", "{"):
-            return tree
-        return (tok[1:], tree)
 
     def matrix(self, name):
         rows = [[]]
@@ -1280,10 +1252,9 @@ class Parser:
                 rows.append([])
             elif not self.take("&"):
                 rows[-1].append(self.expression(0))
-        if len({*map(len, rows)}) > 1 or "cases" in name or not rows[0]:
+        if len({*map(len, rows)}) > 1 or not rows[0] or "cases" in name:
             raise Refused("no matrix")
-        tree = ("matrix", rows)
-        return ("det", tree) if "vmatrix" in name else tree
+        return ("abs", ("matrix", rows)) if "vmatrix" in name else ("matrix", rows)
 
     def function(self, name):
         """sin(x) y, sin^2 x, log_2 8, tan^{-1} x, sin 2x."""
@@ -1303,8 +1274,13 @@ class Parser:
         return tree if power is None else ("power", tree, power)
 
 
+short_parsed = lru_cache(maxsize=2048)(Parser)
+
+
 def joined_tree(kind, left, right):
     """Sums and products are flat: a tree as deep as the answer is long could not be walked."""
+    if kind not in ("sum", "product"):
+        return (kind, left, right)
     if left[0] == kind:
         left[1].append(right)
         return left
@@ -1317,8 +1293,9 @@ def joined_tree(kind, left, right):
 LOCAL = threading.local()
 
 
-def is_matrix(x):
-    return hasattr(x, "rows")
+def entries(x):
+    """The numbers in a number or a matrix."""
+    return [*x] if hasattr(x, "rows") else [x]
 
 
 class Calculator:
@@ -1328,25 +1305,28 @@ class Calculator:
     def __init__(self, run):
         from mpmath.ctx_mp import MPContext  # sympy's numeric layer, one for each thread
         self.mp = vars(LOCAL).get("mp") or vars(LOCAL).setdefault("mp", MPContext())
-        self.run, self.point = run, 0
-        self.size, self.peak, self.letters = 0, 0, False
+        self.run, self.point, self.size, self.peak, self.letters = run, 0, 0, 0, False
 
     def value_of(self, tree, point, bits):
         self.point, self.mp.prec = point, bits
         return self.value(tree)
 
+    def numbers(self, *texts, point=0, bits=200):
+        """Of some tuples of tokens."""
+        self.point, self.mp.prec = point, bits
+        return [self.scalar(parsed(toks)[0]) for toks in texts]
+
     def value(self, tree):
         """The kinds are our parser's own names, never the answer's."""
         self.run.spend(1 + self.mp.prec ** 2 // 30_000_000)
         x = getattr(self, tree[0])(*tree[1:])
-        for entry in x if is_matrix(x) else (x,):
+        for entry in entries(x):
             if isinstance(entry, self.mp.mpc) and not self.mp.isfinite(entry):
                 raise Refused("not finite")
-            if entry:
-                bits = abs(self.mp.mag(entry))  # infinite, or no number, if x is
-                if not bits <= MAX_BITS:
-                    raise Refused("too large a number, or none")
-                self.size = max(self.size, bits)
+            bits = abs(self.mp.mag(entry)) if entry else 0  # infinite, or no number, if x is
+            if not bits <= MAX_BITS:
+                raise Refused("too large a number, or none")
+            self.size = max(self.size, bits)
         return x
 
     def costly(self, times=1):
@@ -1354,27 +1334,28 @@ class Calculator:
 
     def scalar(self, tree):
         x = self.value(tree)
-        return refuse("a matrix here") if is_matrix(x) else x
+        return refuse("a matrix here") if hasattr(x, "rows") else x
+
+    def whole(self, x):
+        return x == self.mp.nint(self.mp.re(x))
 
     def close(self, x, y, bits):
         """Equal up to rounding. What is not finite is close to nothing."""
-        if is_matrix(x) != is_matrix(y):
+        if getattr(x, "rows", 0) != getattr(y, "rows", 0) or len(entries(x)) != len(entries(y)):
             return False
-        if is_matrix(x) and (x.rows, x.cols) != (y.rows, y.cols):
-            return False
-        gap = norm(x - y)
-        return gap <= self.mp.ldexp(max(norm(x), norm(y), self.peak), 60 - bits)
+        gap, size = self.norm(x - y), max(self.norm(x), self.norm(y), self.peak)
+        return gap <= self.mp.ldexp(size, 60 - bits)
+
+    def norm(self, x):
+        return max(map(abs, entries(x)))
 
     def place(self, toks, point):
         """A real number in units of 2^-140, as an integer, so that equal end points are equal."""
-        if toks in ((INFINITY,), ("+", INFINITY)):
-            return math.inf
-        if toks == ("-", INFINITY):
-            return -math.inf
-        tree, letters = parsed(toks)
-        self.letters = self.letters or letters
-        x = self.value_of(tree, point, 400)
-        if is_matrix(x) or abs(self.mp.im(x)) > 2 ** -140:
+        if toks[-1:] == (INFINITY,) and toks[:-1] in ((), ("+",), ("-",)):
+            return -math.inf if toks[0] == "-" else math.inf
+        self.letters |= parsed(toks)[1]
+        [x] = self.numbers(toks, point=point, bits=400)
+        if abs(self.mp.im(x)) > 2 ** -140:
             raise Refused("not a real number")
         return int(self.mp.nint(self.mp.re(x) * 2 ** 140))
 
@@ -1387,7 +1368,7 @@ class Calculator:
         return self.mp.mpf(int(text) if text.isdigit() and len(text) < 16 else text)
 
     def constant(self, name):
-        return {"e": +self.mp.e, "i": self.mp.mpc(0, 1), "pi": +self.mp.pi}[name]
+        return self.mp.mpc(0, 1) if name == "i" else +getattr(self.mp, name)
 
     def letter(self, name):
         """A letter's value at this point: no integer; sign and size change between the points."""
@@ -1408,29 +1389,19 @@ class Calculator:
         return total
 
     def sum(self, terms):
-        total = None
-        for tree in terms:
-            x = self.value(tree)
-            self.peak = max(self.peak, norm(x), norm(total) if total is not None else 0)
-            if total is not None and is_matrix(x) != is_matrix(total):
-                raise Refused("a number and a matrix")
-            total = x if total is None else total + x
-        return total
+        first, *more = map(self.value, terms)
+        if len({getattr(x, "rows", 0) for x in (first, *more)}) > 1:
+            raise Refused("a number and a matrix")
+        self.peak = max(self.peak, *map(self.norm, (first, *more)))
+        return sum(more, first)
 
     def product(self, factors):
         total = self.value(factors[0])
-        for tree in factors[1:]:
-            x = self.value(tree)
-            if is_matrix(x) and is_matrix(total):
-                self.run.spend(total.rows * total.cols * x.cols * (1 + self.mp.prec // 1000))
+        for x in map(self.value, factors[1:]):
+            if hasattr(x, "rows") and hasattr(total, "rows"):
+                self.costly(total.rows * len(entries(x)))
             total = total * x
-            self.checked(total)
         return total
-
-    def checked(self, x):
-        for entry in x if is_matrix(x) else (x,):
-            if entry and not abs(self.mp.mag(entry)) <= 2 * MAX_BITS:
-                raise Refused("too large a number")
 
     def negative(self, tree):
         return -self.value(tree)
@@ -1438,22 +1409,13 @@ class Calculator:
     def quotient(self, top, bottom):
         return self.value(top) / self.scalar(bottom)
 
-    def degrees(self, tree):
-        return self.scalar(tree) * self.mp.pi / 180
-
     def abs(self, tree):
+        """The absolute value, or a matrix's determinant."""
         x = self.value(tree)
-        return self.determinant(x) if is_matrix(x) else abs(x)
-
-    def det(self, tree):
-        x = self.value(tree)
-        return self.determinant(x) if is_matrix(x) else refuse("no matrix")
-
-    def determinant(self, x):
-        if x.rows != x.cols:
-            raise Refused("not square")
-        self.run.spend(x.rows ** 3 * (1 + self.mp.prec // 1000))
-        self.peak = max(self.peak, norm(x) ** x.rows)
+        if not hasattr(x, "rows"):
+            return abs(x)
+        self.costly(x.rows ** 3)
+        self.peak = max(self.peak, self.norm(x) ** x.rows)
         return self.mp.det(x)
 
     def matrix(self, rows):
@@ -1461,34 +1423,27 @@ class Calculator:
             raise Refused("too large a matrix")
         return self.mp.matrix([[self.scalar(entry) for entry in row] for row in rows])
 
-    def lfloor(self, tree):
-        return self.to_integer(tree, self.mp.floor)
-
-    def lceil(self, tree):
-        return self.to_integer(tree, self.mp.ceil)
-
-    def to_integer(self, tree, rounding):
+    def rounded(self, name, tree):
+        """floor or ceil; up to rounding, so that the floor of an integer is itself."""
         x = self.scalar(tree)
         near = self.mp.nint(self.mp.re(x))
-        return near if abs(x - near) < self.mp.mpf(2) ** (100 - self.mp.prec) else rounding(x)
+        if abs(x - near) < self.mp.mpf(2) ** (100 - self.mp.prec):
+            return near
+        return getattr(self.mp, name)(x)
 
     def of_many(self, name, trees):
         values = [self.scalar(tree) for tree in trees]
-        if any(self.mp.im(x) for x in values):
-            raise Refused("not real")
         if name in ("max", "min"):
-            return (max if name == "max" else min)(values)
-        if any(x != self.mp.nint(x) or abs(x) > 1e30 for x in values):
+            return (max if name == "max" else min)(values)  # not of complex numbers: an error
+        if not all(self.whole(x) and abs(x) < 1e30 for x in values):
             raise Refused("not an integer")
         return self.mp.mpf(getattr(math, name)(*map(int, values)))
 
     def log(self, tree, base):
         self.costly(2)
-        below = self.scalar(base) if base else 7.31  # an unknown base
-        if not self.scalar(tree) or not below or below == 1:
-            raise Refused("no logarithm")
+        x, below = self.scalar(tree), self.scalar(base) if base else 7.31  # an unknown base
         self.peak = max(self.peak, 1)
-        return self.mp.ln(self.scalar(tree)) / self.mp.ln(below)
+        return self.mp.ln(x) / self.mp.ln(below) if x else refuse("ln 0")
 
     def function(self, name, tree):
         x = self.scalar(tree)
@@ -1503,67 +1458,46 @@ class Calculator:
         name = re.sub("^arc?(?=[a-z]{3})", "a", name).replace("cis", "expj")
         return getattr(self.mp, name)(x)
 
-    def factorial(self, tree, step):
-        x = self.scalar(tree)
-        if x == self.mp.nint(self.mp.re(x)) and 0 <= x:
-            if x > MAX_BITS or x * math.log2(x + 1) > 2 * MAX_BITS:
-                raise Refused("too large a factorial")
-            self.costly()
-            return self.mp.mpf(math.prod(range(int(x), 0, -step)))
-        return self.gamma("fac2" if step == 2 else "factorial", x)
-
-    def binomial(self, top, bottom):
-        n, k = self.scalar(top), self.scalar(bottom)
-        if n == self.mp.nint(self.mp.re(n)) and k == self.mp.nint(self.mp.re(k)) and 0 <= k <= n:
-            k = min(k, n - k)
-            if n > 1e12 or min(n, k * math.log2(n + 1)) > MAX_BITS:
-                raise Refused("too large a binomial")
-            self.costly()
-            return self.mp.mpf(math.comb(int(n), int(k)))
+    def binomial(self, n, k):
         return self.gamma("binomial", n, k)
 
-    def gamma(self, name, *values):
-        """Factorials of fractions are slow at a high precision, and those of i slower."""
-        if self.mp.prec > 1000 or any(self.mp.im(x) or abs(x) > 1e5 for x in values):
+    def gamma(self, name, *trees):
+        """n!, n!! and binomials, exact for whole numbers. Those of fractions are slow at a high
+        precision, and those of i slower."""
+        x, k = [self.scalar(tree) for tree in (*trees, ("number", "0"))][:2]
+        if all(self.whole(y) and 0 <= y <= 1e12 for y in (x, k, x - k)):
+            k = min(k, x - k) if name == "binomial" else x
+            self.costly()
+            if k * math.log2(x + 1) > 2 * MAX_BITS:
+                raise Refused("too large a factorial")
+            if name == "binomial":
+                return self.mp.mpf(math.comb(int(x), int(k)))
+            return self.mp.mpf(math.prod(range(int(x), 0, -2 if name == "fac2" else -1)))
+        if self.mp.prec > 1000 or any(self.mp.im(y) or abs(y) > 1e5 for y in (x, k)):
             raise Refused("too large a factorial")
         self.run.spend(300)
-        return getattr(self.mp, name)(*values)
+        return getattr(self.mp, name)(*(x, k)[:len(trees)])
 
     def power(self, base, exponent):
         x, mp = self.value(base), self.mp
-        if is_matrix(x):
-            return self.matrix_power(x, exponent)
+        if hasattr(x, "rows") and exponent == ("letter", "T"):
+            return x.T
         e = self.scalar(exponent)
+        if hasattr(x, "rows"):
+            self.costly(8 * x.rows ** 3)
+            return x ** int(e) if e in (-1, 2, 3) else refuse("such a power")
         if x == 0:
             return x if mp.re(e) > 0 else refuse("0 to such a power")
         self.costly(2)
-        if mp.mag(e) > 60 or abs(e) > MAX_BITS / (abs(mp.mag(x)) + 1) and (
-                abs(e) * abs(log2(mp, abs(x))) > MAX_BITS):
+        mag = mp.mag(x)  # the logarithm's full precision would cost more than the power
+        bits = mag + math.log2(mp.ldexp(abs(x), -mag))
+        if mp.mag(e) > 60 or abs(e) * abs(bits) > MAX_BITS:
             raise Refused("too large a power")
         for q in (3, 5, 7) if mp.im(x) == 0 > mp.re(x) else ():  # (-8)^{1/3} is -2
             p = int(mp.nint(mp.re(e) * q))
             if p % q and abs(e * q - p) < mp.mpf(2) ** (60 - mp.prec):
                 return mp.power(-x, e) * (-1) ** p
         return mp.power(x, e)
-
-    def matrix_power(self, x, exponent):
-        if exponent == ("letter", "T"):
-            return x.T
-        e = self.scalar(exponent)
-        if x.rows != x.cols or e != self.mp.nint(self.mp.re(e)) or not -2 < e < 20:
-            raise Refused("such a power")
-        self.run.spend(8 * x.rows ** 3 * (1 + self.mp.prec // 1000))
-        return x ** int(e)
-
-
-def log2(mp, x):
-    """About: the full precision would cost more than the power whose size it bounds."""
-    mag = mp.mag(x)
-    return mag + math.log2(mp.ldexp(x, -mag))
-
-
-def norm(x):
-    return max(map(abs, x)) if is_matrix(x) else abs(x)
 
 
 # ---- the command line
