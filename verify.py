@@ -49,6 +49,7 @@ import threading
 import time
 import unicodedata
 import zlib
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from functools import lru_cache
@@ -354,19 +355,12 @@ def same_values(run, a, g):
 def same_braces(run, a, g):
     """Sets in braces: each member has an equal one. How often counts for a list without braces."""
     x, y = (members(bracket(t)[1] if bracket(t)[0] == "{}" else t) for t in (a, g))
-    if bracket(a)[0] != bracket(g)[0]:
-        x, y = (distinct(run, x), y) if bracket(a)[0] == "{}" else (x, distinct(run, y))
-        return same_members(run, x, y)
-    return (all(any(same(run, p, q) for q in y) for p in x)
-            and all(any(same(run, p, q) for p in x) for q in y))
-
-
-def distinct(run, parts):
-    kept = []
-    for part in parts:
-        if not any(same(run, part, other) for other in kept):
-            kept.append(part)
-    return kept
+    if not all(any(same(run, p, q) for q in y) for p in x):
+        return False
+    if not all(any(same(run, p, q) for p in x) for q in y):
+        return False
+    bare = [] if bracket(a)[0] == bracket(g)[0] else y if bracket(a)[0] == "{}" else x
+    return not any(same(run, p, q) for p, q in itertools.combinations(bare, 2))
 
 
 def same_members(run, a, g):
@@ -647,8 +641,6 @@ ALIAS = {name: names.split()[0].strip("_") for names in r"""\frac dfrac tfrac cf
     textstyle limits nolimits hline fbox boxed bf rm it mathbf bm boldsymbol mathsf mathit mathcal
     underline big Big bigl bigr Bigl Bigr bigg Bigg biggl biggr Biggl Biggr space large Large
     notag nonumber""".split(";") for name in names.split()[1:]}
-NUMBER_WORDS = {word: str(k) for k, word in enumerate(
-    "zero one two three four five six seven eight nine ten eleven twelve".split())}
 # What is rewritten in the text, in this order.
 # Each: a piece without which it cannot apply (quick to look for), the pattern, what comes instead.
 REWRITES = [(piece, re.compile(pattern), new) for piece, pattern, new in (
@@ -664,19 +656,14 @@ REWRITES = [(piece, re.compile(pattern), new) for piece, pattern, new in (
     # \frac12 and \frac1{2}
     ("\\", r"(\\[dtc]?(?:frac|binom))\s*([0-9])\s*([0-9])", r"\1{\2}{\3}"),
     ("**", r"\*\*", "^"),
-    ("\\", r"(\\[dtc]?(?:frac|binom))\s*([0-9])(?=\s*[{\\a-z])", r"\1{\2}"),
     ("\\end", r"\\\\\s*(?=\\end)", ""),
     ("\\frac", r"\\frac\s*\{\s*d\s*([A-Za-z])\s*\}\s*\{\s*d\s*([A-Za-z])\s*\}", r"\\ddt_{\1\2}"),
     ("\\circ", r"\^\s*(?:\\circ|\{\s*\\circ\s*\})", "° "),
     ("\\", r"\\([|%])", r"\1"),
-    ("T", r"\^\s*\{\s*T\s*\}", "^T"),
-    ("\\mu", r"\\mu\s*\\(?:text|mathrm)\s*\{", r"\\text{micro "),
     ("\\mathbb", r"\\mathbb\s*\{?\s*([A-Z])\s*\}?", r"\\set\1 "),
     ("\\{", r"-\s*\\\{", r"\\setminus \\{"),
     # the unit vectors: \hat{\mathbf{i}}, \vec{i}, \hat\imath
-    ("\\", r"\\(?:hat|vec)\s*\{\s*\\mathbf\s*\{\s*([ijk])\s*\}\s*\}", r" \1 "),
     ("\\", r"\\(?:hat|vec)\s*\{\s*(?:\\mathbf\s*)?\\?([ijk])(?:math)?\s*\}", r" \1 "),
-    ("\\", r"\\(?:hat|vec)\s*\\?([ijk])(?:math)?(?![A-Za-z])", r" \1 "),
     ("\\text", r"\\text\s*\{\s*if\s*\}", " "),
     ("\\", r",\s*(?=&)|\\[hv]space\*?\{[^{}]*\}|(?<=n\{array\})\{[^{}]*\}", " "),
     ("all", r"\\text\s*\{\s*all real(?:s| numbers)\.?\s*\}|\ball real(?:s| numbers)\b", r"\\setR "),
@@ -696,7 +683,6 @@ DISPLAY = re.compile(r"\\(?:begin|end)\s*\{(?:aligned|align|gathered|equation|sp
 MIXED = re.compile(
     r"(?<![A-Za-z0-9.^_}])([0-9]+)(?:\s*\\[dtc]?frac\s*\{([0-9]+)\}\s*\{?([0-9]+)\}?"
     r"| +([0-9]+)/([0-9]+))")
-BASE_WORD = re.compile(r"_\s*\{\s*(?:\\text\s*\{)?\s*([a-z]+)\s*\}?\s*\}")
 REPEATING = re.compile(              # 0.1\overline{6}, 0.\bar3, 0.\dot6, 0.(3), 0.333...
     r"([0-9]{1,40})\.([0-9]{0,20}?)(?:\\(?:overline|bar|dot)\s*(?:\{([0-9]+)\}|([0-9]))"
     r"|\(([0-9]+)\)$|([0-9]{1,9}?)\6\6+(?:\.\.\.|\\[lc]?dots))")
@@ -759,13 +745,13 @@ def read_tokens(text):
     for piece, pattern, new in REWRITES:
         if piece in text:
             text = pattern.sub(new, text)
-    text = MIXED.sub(mixed, BASE_WORD.sub(base_in_digits, text))
+    text = MIXED.sub(mixed, text)
     text = RUN.sub(run_of_letters, TEXT.sub(prose, REPEATING.sub(
         repeating, text.replace("}\\dot{", ""))))
     text = re.sub(r"\|((?:(?!\\[{}]|\\[lgn]e\b)[^|<>=,])+)\|", r"\\abs{\1}", text)
     text = GROUPED.sub(lambda m: m[1].replace(",", "") if m[1] else m[0], text)
     text = trimmed(QUALIFIER.sub("", text) or text)
-    toks = tuple(tok if len(tok) < 3 or tok.startswith(("\\begin", "\\end"))
+    toks = tuple(tok.replace(" ", "") if len(tok) < 3 or tok.startswith(("\\begin", "\\end"))
                  else tok.translate(NO_BRACES) for tok in TOKEN.findall(text))
     depths = itertools.accumulate((tok in OPENERS) - (tok in CLOSERS) for tok in toks)
     if max(depths, default=0) > 60:
@@ -811,11 +797,6 @@ def mixed(match):
     if len(top) > len(bottom) or len(top) == len(bottom) and top >= bottom:
         return match[0] if match[2] else " \\unclear "
     return rf"{{{whole}+\frac{{{top}}}{{{bottom}}}}}"
-
-
-def base_in_digits(match):
-    number = NUMBER_WORDS.get(match[1])
-    return f"_{{{number}}}" if number and match[0].count("{") == match[0].count("}") else match[0]
 
 
 def repeating(match):
@@ -881,7 +862,13 @@ CHOICE = re.compile(  # C, (C), C. 42, and what follows; operators, or another c
 BASED = re.compile(r"([0-9A-F]*[0-9][0-9A-F]*|\x22?[A-F]{2,})_([0-9]+)")
 CURRENCY = {"\\dollar": "$", "\\euro": "euro", "\\sterling": "lb", "\\yen": "yen"}
 UNIT_TOKENS = {"%": "%", "°": "°", "\\Omega": "ohm", "\\AA": "angstrom", **CURRENCY}
-UNIT_MARKS = {"/", "*", "^", "{", "}", "(", ")", "-", "C", "F", "\\frac"}
+# Where a unit starts, one factor of it, and its quotients; tokens with a space behind each.
+UNIT_START = re.compile(r'(?<!\S)(?:\\frac \{ "|[%°] |\x22(?:\S\S|[mgshLlNJWVAKCFT])'
+                        r'|\\(?:Omega|AA|dollar|euro|sterling|yen) )')
+UNIT = re.compile(r'(?:\* )?(?P<per>(?:/ |"per )?)(?P<times>(?:"square |"cubic )?)'
+                  r'(?P<word>\x22\S+|[%°]|\\(?:Omega|AA|dollar|euro|sterling|yen)) (?:\x22?[CF] )?'
+                  r'(?:\^ (?:\{ )?(?P<minus>- )?(?P<digit>[1-9]) (?:\} )?)?')
+FRACTION = re.compile(r"\\frac \{ ([^{}]*) \} \{ ([^{}]*) \} ")
 # Words that turn a number into another one, or into a statement about it: no units.
 NOT_UNITS = set("""is are was be not no none to wrong false if when then than least most more less
     times half halve minus plus negative positive only about between from until above below under
@@ -947,18 +934,13 @@ def readings(part):
     """Every \\pm as + and as -; \\mp is the opposite of the first \\pm."""
     if "\\pm" not in part and "\\mp" not in part:
         return [part]
-    free = [k for k, tok in enumerate(part) if tok == "\\pm"]
-    free = free or [k for k, tok in enumerate(part) if tok == "\\mp"][:1]
-    if len(free) > 3:
+    if part.count("\\pm") > 3:
         raise Refused("too many signs")
     found = []
-    for signs in itertools.product("+-", repeat=len(free)):
-        one = list(part)
-        for k, sign in zip(free, signs):
-            one[k] = sign
-        if free and part[free[0]] == "\\pm":
-            signs = "-" if signs[0] == "+" else "+"
-        found.append(tuple(signs[0] if tok == "\\mp" else tok for tok in one))
+    for signs in itertools.product("+-", repeat=part.count("\\pm") or 1):
+        free, opposite = iter(signs), "-+"[signs[0] == "-"]
+        found.append(tuple(next(free) if tok == "\\pm" else opposite if tok == "\\mp" else tok
+                           for tok in part))
     return found
 
 
@@ -1026,96 +1008,38 @@ def chosen(toks):
     return CHOICE.fullmatch("".join(toks))
 
 
-# ---- units: 5 "cm, 5 "square "feet, 45 °, 5 %, \dollar 5, as (unit, exponent) pairs
+# ---- units: 5 "cm, 5 "square "feet, 45 °, 5 %, \\dollar 5, as words with exponents
 
 
 def unit(toks):
     """(value, unit); "" is no unit."""
-    at = len(toks)
-    while at > 1 and (toks[at - 1][0] == '"' or toks[at - 1] in UNIT_TOKENS
-                      or toks[at - 1][0] in DIGITS or toks[at - 1] in UNIT_MARKS):
-        at -= 1
-    while at < len(toks) and not starts_unit(toks, at):
-        at += 1
     prefix = 1 if toks and toks[0] in CURRENCY and len(toks) > 1 else 0
-    value = toks[prefix:at]
-    if not value or prefix == 0 and at == len(toks):
-        return toks, ""
-    powers = {CURRENCY[toks[0]]: 1} if prefix else {}
+    text = " ".join(toks) + " "
+    start = UNIT_START.search(text, len(toks[0]) if prefix else 0)
+    at = text.count(" ", 0, start.start()) if start else len(toks)
+    value, rest = toks[prefix:at], FRACTION.sub(r"\1 / \2 ", " ".join(toks[at:]) + " ").lstrip()
     in_function = "°" in toks and any(tok[1:] in FUNCTIONS for tok in toks)
-    if in_function or any(tok[0] == '"' or tok in UNIT_TOKENS for tok in value):
+    if not value or not prefix + len(rest) or in_function or any(tok[0] == '"' for tok in value):
         return toks, ""
-    if not add_units(powers, toks[at:], 1):
-        return toks, ""
+    powers = Counter({CURRENCY[toks[0]]: 1} if prefix else ())
+    while rest:
+        found = UNIT.match(rest)
+        word = found and UNIT_TOKENS.get(found["word"], found["word"].strip('"'))
+        low = word and word.lower()
+        if not word or {low, low.removesuffix("s")} & NOT_UNITS or re.search("ieths?$", low):
+            return toks, ""
+        power = (-1 if found["per"] else 1) * (-1 if found["minus"] else 1)
+        power *= {"": 1, '"square ': 2, '"cubic ': 3}[found["times"]] * int(found["digit"] or 1)
+        for name, factor in zip(SPEEDS.get(word, (word,)), (1, -1)):
+            powers[canonical(name)] += power * factor
+        rest = rest[found.end():]
     kept = sorted(f"{name}^{power}" for name, power in powers.items() if power)
     return value, "%" if kept == ["%^1"] else " ".join(kept)
-
-
-def starts_unit(toks, at):
-    tok = toks[at]
-    if tok == "\\frac":
-        return toks[at + 1:at + 2] == ("{",) and toks[at + 2:at + 3] != () and (
-            toks[at + 2][0] == '"')
-    return tok in UNIT_TOKENS or tok[0] == '"' and (tok[2:] != "" or tok[1:] in "mgshLlNJWVAKCFT")
-
-
-def add_units(powers, toks, sign):
-    """Adds the units of the tokens to the exponents; False if they are no product of units."""
-    at, turned, power = 0, sign, 1
-    while at < len(toks):
-        tok, at = toks[at], at + 1
-        word = tok[1:] if tok[0] == '"' else UNIT_TOKENS.get(tok, "")
-        if tok == "/" or word == "per":
-            turned = -sign
-        elif word in ("square", "cubic"):
-            power = 2 if word == "square" else 3
-        elif tok in ("\\frac", "(", "{"):
-            end = closing(toks, at - (tok != "\\frac"))
-            inside = toks[at:end] if tok != "\\frac" else toks[at + 1:end]
-            if not end or not add_units(powers, inside, turned):
-                return False
-            at = end + 1
-            if tok == "\\frac":
-                end = closing(toks, at)
-                if not end or not add_units(powers, toks[at + 1:end], -turned):
-                    return False
-                at = end + 1
-            turned = sign
-        elif word:
-            low = word.lower()
-            if {low, low.removesuffix("s")} & NOT_UNITS or re.search("ieths?$", low):
-                return False
-            if tok == "°" and toks[at:at + 1] in (("C",), ("F",), ('"C',), ('"F',)):
-                word, at = "°" + toks[at].strip('"'), at + 1
-            ahead = " ".join(toks[at:at + 5])
-            exponent = re.match(r"\^ (?:\{ )?(- )?([0-9])(?: \})?(?: |$)", ahead)
-            if exponent:
-                if exponent[2] == "0":
-                    return False
-                power = int(exponent[2]) * (-1 if exponent[1] else 1)
-                at += len(exponent[0].split())
-            for name, factor in zip(SPEEDS.get(word, (word,)), (1, -1)):
-                name = canonical(name)
-                powers[name] = powers.get(name, 0) + power * turned * factor
-            turned, power = sign, 1
-        elif tok != "*":
-            return False
-    return turned == sign and power == 1
 
 
 def canonical(word):
     word = word if word in UNITS else word.lower().removesuffix("s")
     return UNITS.get(word, word)
-
-
-def closing(toks, at):
-    """Where the bracket that opens at this token closes, or 0."""
-    depth = 0
-    for k in range(at, len(toks)):
-        depth += (toks[k] in OPENERS) - (toks[k] in CLOSERS)
-        if depth <= 0:
-            return k if k > at else 0
-    return 0
 
 
 # ---- a parser by precedence climbing: tokens to a tree of tuples (kind, ...)
