@@ -505,8 +505,8 @@ def same_reals(run, a, g):
     """Are two sets of real numbers alike? With letters in their ends: at points of both signs."""
     run.how = "sets of real numbers"
     agreed = 0
-    if empty_set(a) or empty_set(g):
-        return empty_set(a) and empty_set(g)
+    if EMPTY in (a, g):
+        return a == g
     for point in range(8):
         calculator = Calculator(run)
         names, ends, test = reals(calculator, a, point)
@@ -527,12 +527,13 @@ def same_reals(run, a, g):
 def reals(calculator, toks, point):
     """(variables, end points, membership test) of a set of real numbers."""
     kind, inside = bracket(toks)
-    parts, found = split(toks, SEPARATORS + SETS)
-    if found and not kind:
-        return combined(calculator, parts, found, point)
-    parts, ops = split(toks, RELATIONS)
-    if ops and not kind:
-        return solved(calculator, parts, ops, point)
+    if not kind:
+        parts, ops = separated(toks, SEPARATORS + SETS)
+        if ops:
+            return combined(calculator, parts, ops, point)
+        parts, ops = split(toks, RELATIONS)
+        if ops:
+            return solved(calculator, parts, ops, point)
     parts, found = split(inside, ("|", ":"))
     if kind == "{}" and found:  # {x | x > 2}, {x in R : x > 2}
         head = parts[0] + ('"and',) if len(parts[0]) > 1 else ()
@@ -540,37 +541,27 @@ def reals(calculator, toks, point):
         return (set(), ends, test) if names <= {parts[0][:1]} else refuse("another variable")
     if toks == ("\\setR",):
         return set(), set(), lambda x: True
+    places = [calculator.place(part, point) for part in split(inside, SEPARATORS)[0]]
     if kind in ("{}", ""):
-        points = {calculator.place(member, point) for member in members(inside)}
-        if not points or {math.inf, -math.inf} & points:
+        if {math.inf, -math.inf} & {*places}:
             raise Refused("no set")
-        return set(), points, points.__contains__
-    return interval(calculator, kind, inside, point)
-
-
-def interval(calculator, kind, inside, point):
-    low, high = (calculator.place(end, point) for end in split(inside, SEPARATORS)[0])
-    if kind not in ("()", "[)", "(]", "[]"):
-        raise Refused("no interval")
+        return set(), {*places}, {*places}.__contains__
+    low, high = places
     if kind[0] == "[" and low == -math.inf or kind[1] == "]" and high == math.inf:
         raise Refused("infinity is no number")
     if not calculator.letters and (low > high or low == high and kind != "[]"):
         raise Refused("an empty interval")
-    return set(), {low, high}, lambda x: (
-        low < x < high or low <= high and (x == low and kind[0] == "[" or x == high
-                                           and kind[1] == "]"))
+    after = HOLDS["\\ge" if kind[0] == "[" else ">"]
+    before = HOLDS["\\le" if kind[1] == "]" else "<"]
+    return set(), {low, high}, lambda x: after(x, low) and before(x, high)
 
 
-def combined(calculator, parts, found, point):
+def combined(calculator, parts, ops, point):
     """Unions, intersections, differences, from left to right; , is "or" if nothing is in both."""
     if len(parts) > 40:
         raise Refused("too many sets")
     names, ends, test = reals(calculator, parts[0], point)
-    last = parts[0]
-    for op, part in zip(found, parts[1:]):
-        if op in SEPARATORS and last[1:2] in (("\\ne",), ("=",)) and not RELATIONS & {*part}:
-            part = last[:2] + part  # x \ne 1, 4
-        last = part
+    for op, part in zip(ops, parts[1:]):
         more, more_ends, right = reals(calculator, part, point)
         names, ends = names | more, ends | more_ends
         if len(names) > 1:
@@ -580,29 +571,24 @@ def combined(calculator, parts, found, point):
         if op in (",", ";") and both and not more:
             raise Refused("a list of sets, not a set")
         union = op in ("\\cup", '"or') or not both and (op in (",", ";") or not more)
-        test = joined(test, right, "\\cup" if union and op != "\\setminus" else op)
+        how = operator.gt if op == "\\setminus" else operator.or_ if union else operator.and_
+
+        def test(x, left=test, right=right, how=how):
+            return how(left(x), right(x))  # gt: in left and not in right
+
     return names, ends, test
-
-
-def joined(left, right, op):
-    if op == "\\cup":
-        return lambda x: left(x) or right(x)
-    if op == "\\setminus":
-        return lambda x: left(x) and not right(x)
-    return lambda x: left(x) and right(x)
 
 
 def solved(calculator, parts, ops, point):
     """x < 3, 1 <= x < 2, x = 1, x in S."""
-    names = {part for part in parts if is_name(part)}
     if ops == ["\\in"]:
         return ({parts[0]}, *reals(calculator, parts[1], point)[1:])
-    variable = [part for part in parts if len(part) == 1 and part in names]
+    variable = [part for part in parts if len(part) == 1 and is_name(part)]
     if len(ops) == 2:
-        variable = variable and [parts[1]]  # of a <= x <= b the middle one
+        variable = [part for part in variable if part == parts[1]]  # of a <= x <= b the middle one
     elif len(variable) == 2:
         variable = [parts[0]]
-    if len(variable) != 1 or parts.count(variable[0]) != 1 or variable[0] not in names:
+    if len(variable) != 1 or parts.count(variable[0]) != 1:
         raise Refused("not a solved inequality")
     sides = [None if part == variable[0] else calculator.place(part, point) for part in parts]
 
@@ -841,6 +827,7 @@ FLIPPED = {"<": ">", "\\le": "\\ge", ">": "<", "\\ge": "\\le"}
 HOLDS = {"<": operator.lt, "\\le": operator.le, ">": operator.gt, "\\ge": operator.ge,
          "\\ne": operator.ne, "=": operator.eq}
 RELATIONS = {"\\approx", "\\in", *HOLDS}
+EMPTY = ("\\{", "\\}")
 REAL = {INFINITY, "\\setR", "\\ne", *FLIPPED, *SETS}
 CLOSES = {"(": ")", "[": "]", "{": "}", "\\{": "\\}", "\\lfloor": "\\rfloor", "\\lceil": "\\rceil"}
 OPENERS, CLOSERS = set(CLOSES), set(CLOSES.values())
@@ -918,16 +905,23 @@ def bracket(toks):
 
 def members(toks):
     """The members of a bare list, all readings of +-; brackets around a single thing go."""
-    inside = bracket(toks)[0] in ("{}", "()") and toks[0] != "\\{" and toks[1:-1]
-    if inside and not split(inside, SEPARATORS)[1]:
-        return members(inside)
-    found, last = [], ()
-    for part in split(toks, SEPARATORS)[0]:
-        if last[1:2] == ("\\ne",) and not RELATIONS & {*part}:
-            part = last[:2] + part  # x \ne 1, 4
-        last = part
-        found += readings(part) if part and part[0] != "\\{" else [part] if part else []
-    return found
+    kind, inside = bracket(toks)
+    if kind in ("{}", "()") and toks[0] != "\\{" and not split(inside, SEPARATORS)[1]:
+        return members(inside) if inside else []
+    found = []
+    for part in separated(toks, SEPARATORS)[0]:
+        found += readings(part) if part[:1] != ("\\{",) else [part]
+    return [part for part in found if part]
+
+
+def separated(toks, separators):
+    """Like split; the name in x \\ne 1, 4 is meant for both numbers."""
+    parts, found = split(toks, separators)
+    for k, op in enumerate(found):
+        if op in SEPARATORS and parts[k][1:2] in (("\\ne",), ("=",)):
+            if not RELATIONS & {*parts[k + 1]}:
+                parts[k + 1] = parts[k][:2] + parts[k + 1]
+    return parts, found
 
 
 def readings(part):
@@ -946,10 +940,6 @@ def readings(part):
 
 def set_like(toks):
     return bool(REAL & {*toks}) or bracket(toks)[0] in ("()", "[)", "(]", "[]", "{}")
-
-
-def empty_set(toks):
-    return toks == ("\\{", "\\}")
 
 
 def is_name(part):
