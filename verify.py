@@ -231,7 +231,7 @@ def last_boxed(text):
 
 def unboxed(text):
     """The content of the text's last box, or the text."""
-    span = last_boxed(text)
+    span = last_boxed(text) if "\\boxed" in text else None
     return text[span[0] + 7:span[1] - 1] if span else text
 
 
@@ -301,6 +301,8 @@ def same(run, a, g):
     if a == g:
         return True
     run.spend(10 + (len(a) + len(g)) // 4)
+    if SIMPLE.fullmatch("".join(a)) and SIMPLE.fullmatch("".join(g)):
+        return equal(run, a, g) or rounded(run, a, g)
     if spoken(a) == spoken(g) != "":
         return True
     kinds, real = {bracket(a)[0], bracket(g)[0]}, REAL & {*a, *g}
@@ -682,11 +684,11 @@ GROUPED = re.compile(r"\\\{.*?\\\}|\([^()]*\)|\[[^][]*\]"
                      r"|(?<![0-9.,])([0-9]{1,3}(?:,[0-9]{3})+)(?![0-9,])", re.S)
 THOUSANDS = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+")
 # The powers of ten; 2e-1 is none, but see the policies.
-NUMBER = (r"(?:[0-9]+\.[0-9]+[eE][-+]?[0-9]+|[0-9]+(?:E[-+]?|e)[0-9]+|1e[-+][0-9]+"
+NUMBER = re.compile(r"(?:[0-9]+\.[0-9]+[eE][-+]?[0-9]+|[0-9]+(?:E[-+]?|e)[0-9]+|1e[-+][0-9]+"
           r"|[0-9]+e[-+][0-9]{2,}|[0-9]+(?:\.[0-9]+)?)")
 EULER_OR_POWER = re.compile(r"[0-9]+e[-+][0-9]")
 TOKEN = re.compile(
-    r"\\(?:begin|end)\s*\{\w*\*?\}|(?:" + NUMBER + r"|\x22\w+|[A-Za-z]"
+    r"\\(?:begin|end)\s*\{\w*\*?\}|(?:" + NUMBER.pattern + r"|\x22\w+|[A-Za-z]"
     r"|\\(?:vec|overline|hat)\s*\{[^{}]*\}|\\[A-Za-z]+|\\.)(?:(?<!\\log)\s*(?:'|_\s*(?:[0-9]+"
     r"|[A-Za-z]|\\[a-z]+|\{(?:[^{}]|\{[^{}]*\})*\})))*|\.{3}|\S", re.S | re.A)
 NO_BRACES = str.maketrans("", "", "{} ")
@@ -846,6 +848,7 @@ CHOICE = re.compile(  # C, (C), C. 42, and what follows; operators, or another c
     r"(?:\x22(?:option|choice|answer))?(?P<letter>\(\x22?[a-j]\)|(?-i:[A-J])[).:]|(?-i:[A-J])$"
     r"|\x22[a-j]$)(?P<rest>(?![-+*/=<>^|(,&!;\\]|\x22and|\x22or)"
     r"(?!.*\([A-J]\)|.*\x22?(?:not|wrong|incorrect|false|never|neither|isn)\b).*)", re.I | re.S)
+SIMPLE = re.compile(r"(?:[0-9a-z.{}^+*/-]|\\frac|\\sqrt|\\pi)+")  # no list, name, unit or word
 BASED = re.compile(r"([0-9A-F]*[0-9][0-9A-F]*|\x22?[A-F]{2,})_([0-9]+)")
 CURRENCY = {"\\dollar": "$", "\\euro": "euro", "\\sterling": "lb", "\\yen": "yen"}
 UNIT_TOKENS = {"%": "%", "°": "°", "\\Omega": "ohm", "\\AA": "angstrom", **CURRENCY}
@@ -1109,8 +1112,8 @@ class Parser:
         if tok in ("+", "-"):
             tree = self.expression(max(floor, 6))
             return ("negative", tree) if tok == "-" else tree
-        if re.fullmatch(NUMBER, tok):
-            return ("number", tok)
+        if tok[:1] in DIGITS:
+            return ("number", tok) if NUMBER.fullmatch(tok) else refuse(f"cannot read {tok}")
         if tok in CLOSES and tok != "\\{":
             tree, *more = self.inside(tok)
             if more:
@@ -1207,9 +1210,8 @@ def joined_tree(kind, left, right):
 LOCAL = threading.local()
 
 
-def entries(x):
-    """The numbers in a number or a matrix."""
-    return [*x] if hasattr(x, "rows") else [x]
+def is_matrix(x):
+    return hasattr(x, "rows")
 
 
 class Calculator:
@@ -1234,13 +1236,14 @@ class Calculator:
         """The kinds are our parser's own names, never the answer's."""
         self.run.spend(1 + self.mp.prec ** 2 // 30_000_000)
         x = getattr(self, tree[0])(*tree[1:])
-        for entry in entries(x):
+        for entry in x if is_matrix(x) else (x,):
             if isinstance(entry, self.mp.mpc) and not self.mp.isfinite(entry):
                 raise Refused("not finite")
             bits = abs(self.mp.mag(entry)) if entry else 0  # infinite, or no number, if x is
-            if not bits <= MAX_BITS:
-                raise Refused("too large a number, or none")
-            self.size = max(self.size, bits)
+            if bits > self.size or bits != bits:
+                self.size = bits
+                if not bits <= MAX_BITS:
+                    raise Refused("too large a number, or none")
         return x
 
     def costly(self, times=1):
@@ -1248,20 +1251,20 @@ class Calculator:
 
     def scalar(self, tree):
         x = self.value(tree)
-        return refuse("a matrix here") if hasattr(x, "rows") else x
+        return refuse("a matrix here") if is_matrix(x) else x
 
     def whole(self, x):
         return x == self.mp.nint(self.mp.re(x))
 
     def close(self, x, y, bits):
         """Equal up to rounding. What is not finite is close to nothing."""
-        if getattr(x, "rows", 0) != getattr(y, "rows", 0) or len(entries(x)) != len(entries(y)):
+        if is_matrix(x) != is_matrix(y) or is_matrix(x) and (x.rows, x.cols) != (y.rows, y.cols):
             return False
-        gap, size = self.norm(x - y), max(self.norm(x), self.norm(y), self.peak)
-        return gap <= self.mp.ldexp(size, 60 - bits)
+        size = max(self.norm(x), self.norm(y), self.peak)
+        return self.norm(x - y) <= self.mp.ldexp(size, 60 - bits)
 
     def norm(self, x):
-        return max(map(abs, entries(x)))
+        return max(map(abs, x)) if is_matrix(x) else abs(x)
 
     def place(self, toks, point):
         """A real number in units of 2^-140, as an integer, so that equal end points are equal."""
@@ -1276,10 +1279,12 @@ class Calculator:
     # one method for each kind of tree
 
     def number(self, text):
+        if text.isdigit() and len(text) < 16:
+            return self.mp.mpf(int(text))
         if len(text.lower().partition("e")[2]) > 5:
             raise Refused("too large a number")
         self.size = max(self.size, 4 * len(text))
-        return self.mp.mpf(int(text) if text.isdigit() and len(text) < 16 else text)
+        return self.mp.mpf(text)
 
     def constant(self, name):
         return self.mp.mpc(0, 1) if name == "i" else +getattr(self.mp, name)
@@ -1304,7 +1309,7 @@ class Calculator:
 
     def sum(self, terms):
         first, *more = map(self.value, terms)
-        if len({getattr(x, "rows", 0) for x in (first, *more)}) > 1:
+        if len({is_matrix(x) for x in (first, *more)}) > 1:
             raise Refused("a number and a matrix")
         self.peak = max(self.peak, *map(self.norm, (first, *more)))
         return sum(more, first)
@@ -1312,8 +1317,8 @@ class Calculator:
     def product(self, factors):
         total = self.value(factors[0])
         for x in map(self.value, factors[1:]):
-            if hasattr(x, "rows") and hasattr(total, "rows"):
-                self.costly(total.rows * len(entries(x)))
+            if is_matrix(x) and is_matrix(total):
+                self.costly(total.rows * x.rows * x.cols)
             total = total * x
         return total
 
@@ -1326,7 +1331,7 @@ class Calculator:
     def abs(self, tree):
         """The absolute value, or a matrix's determinant."""
         x = self.value(tree)
-        if not hasattr(x, "rows"):
+        if not is_matrix(x):
             return abs(x)
         self.costly(x.rows ** 3)
         self.peak = max(self.peak, self.norm(x) ** x.rows)
@@ -1394,10 +1399,10 @@ class Calculator:
 
     def power(self, base, exponent):
         x, mp = self.value(base), self.mp
-        if hasattr(x, "rows") and exponent == ("letter", "T"):
+        if is_matrix(x) and exponent == ("letter", "T"):
             return x.T
         e = self.scalar(exponent)
-        if hasattr(x, "rows"):
+        if is_matrix(x):
             self.costly(8 * x.rows ** 3)
             return x ** int(e) if e in (-1, 2, 3) else refuse("such a power")
         if x == 0:
