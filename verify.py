@@ -25,7 +25,8 @@ Policies, each with examples that a test reads: ~ is accepted, !~ is not; the go
              x<3 ~ (-\infty,3) ; [1,2] ~ 1\le x\le 2 ; [0,1) !~ [0,1] ; (-\infty,3) !~ 2x<6
              Two empty sets agree only if both are spelled as one: (3,1) !~ x<x ; \emptyset !~ x<x
   names      before "=" may be missing, not differ: 5 ~ x=5 ; x=5 ~ 5 ; x=5 !~ y=5 ; 1 !~ x+z=1
-             Where they are missing, the order tells: x=2,y=3 ~ 2,3 ; x=2,y=3 !~ 3,2 ; x=2,y=3 !~ \{2,3\}
+             Where they are missing, the order tells: x=2,y=3 ~ 2,3 ; x=2,y=3 !~ 3,2
+             x=2,y=3 !~ \{2,3\}
   equations  are equal up to a factor: 2x+4y=6 ~ y=\frac{3-x}{2} ; y=2x !~ y=3x ; 5 !~ 6=5
   values     need no simplest form, but to be found: \frac12 ~ \frac24 ; 55 !~ \sum_{k=1}^{10} k
   functions  of a number are unknown numbers: f(2) !~ 2f(1) ; I(0) !~ 0 ; f(x+1) ~ f(1+x)

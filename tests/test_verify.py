@@ -349,7 +349,11 @@ def hostile_answer(rng, depth):
 def bare(gold):
     """A gold without its name, unit and base: an answer may leave these out."""
     try:
-        toks = verify.named(verify.Run(10**4), verify.tokens(gold), gold=True)[1]
+        run, parts = verify.Run(10**4), verify.split(verify.tokens(gold), verify.SEPARATORS)[0]
+        if len(parts) > 1 and len(verify.names_of(parts)) == len(parts):  # x=1, y=2
+            values = [(",", *verify.named(run, part, gold=True)[1]) for part in parts]
+            return tuple(itertools.chain(*values))[1:]
+        toks = verify.named(run, verify.tokens(gold), gold=True)[1]
         toks = verify.unit(toks)[0]
         digits = verify.BASED.fullmatch("".join(toks))
         return (digits[1],) if digits else toks
