@@ -142,13 +142,14 @@ def key(row):
 
 def grade(batch, rollouts, samples, name):
     """One record a row; the lenient pass reads again only what the strict pass refused."""
-    pairs = [(text, batch[i // samples]["answer"]) for i, text in enumerate(rollouts.texts)]
-    strict = verify.verify_all(pairs, strict=True)
-    again = iter(verify.verify_all([p for p, ok in zip(pairs, strict) if not ok], strict=False))
+    asked = [(row["answer"], row["problem"]) for row in batch for _ in range(samples)]
+    triples = [(text, *gold) for text, gold in zip(rollouts.texts, asked)]
+    strict = verify.verify_all(triples, strict=True)
+    again = iter(verify.verify_all([t for t, ok in zip(triples, strict) if not ok], strict=False))
     return [{"data": name, "id": batch[i // samples]["id"], "sample": i % samples, "gold": gold,
              "strict": bool(ok), "lenient": bool(ok or next(again)), "text": text,
              "finished": bool(rollouts.finished[i]), "length": int(rollouts.lengths[i])}
-            for i, ((text, gold), ok) in enumerate(zip(pairs, strict))]
+            for i, ((text, gold, _), ok) in enumerate(zip(triples, strict))]
 
 
 def summarise(records, ks=(1,)):

@@ -332,8 +332,9 @@ def outcome_reward(rollouts, rows, config, tokenizer, model):
 
     A method's own reward function takes the same five; vine.py's asks the model again.
     """
-    golds = [row["answer"] for row in rows for _ in range(config.group)]
-    right = verify.verify_all(list(zip(rollouts.texts, golds)), strict=True)
+    asked = [(row["answer"], row["problem"]) for row in rows for _ in range(config.group)]
+    triples = [(text, *gold) for text, gold in zip(rollouts.texts, asked)]
+    right = verify.verify_all(triples, strict=True)
     rewards = torch.tensor(right, dtype=torch.float32, device=rollouts.lengths.device)  # (B,)
     return rewards.view(len(rows), config.group), None, {}
 

@@ -123,15 +123,15 @@ def verdicts(texts, spans, row):
 
     spans: those of the first n texts; a malformed text (None) has nothing right.
     """
-    golds = [item["answer"] for item in row["subproblems"]]
+    items = row["subproblems"]
     n = len(spans)
-    pairs = []
+    triples = []
     for text, blocks in zip(texts, spans):
-        for (start, end), gold in zip(blocks or [(0, 0)] * len(golds), golds):
-            pairs.append((text[start:end], gold))
+        for (start, end), item in zip(blocks or [(0, 0)] * len(items), items):
+            triples.append((text[start:end], item["answer"], item["problem"]))
     for text in texts[n:]:
-        pairs.append((text, row["answer"]))
-    right = torch.tensor(verify.verify_all(pairs, strict=True)).float()  # (n K + n,)
+        triples.append((text, row["answer"], row["problem"]))
+    right = torch.tensor(verify.verify_all(triples, strict=True)).float()  # (n K + n,)
     return right[:-n].view(n, -1), right[-n:]
 
 

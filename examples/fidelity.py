@@ -144,8 +144,9 @@ def choose(model, tokenizer, rows, args):
     prompts = [problems.build_prompt(tokenizer, row["problem"]) for row in rows]
     pool = sample(model, tokenizer, prompts, samples=8, max_new_tokens=args.max_new_tokens,
                   seed=args.seed, batch_size=256)
-    golds = [row["answer"] for row in rows for _ in range(8)]
-    right = torch.tensor(verify.verify_all(list(zip(pool.texts, golds)), strict=True)).view(-1, 8)
+    asked = [(row["answer"], row["problem"]) for row in rows for _ in range(8)]
+    triples = [(text, *gold) for text, gold in zip(pool.texts, asked)]
+    right = torch.tensor(verify.verify_all(triples, strict=True)).view(-1, 8)
     chosen, wanted = {True: [], False: []}, args.completions // 2
     for i, group in enumerate(right):
         for kind in (True, False):

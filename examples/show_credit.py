@@ -60,7 +60,8 @@ def main(argv=None):
     prompt = problems.build_prompt(tokenizer, args.problem)
     out = rollout.sample(model, tokenizer, [prompt], samples=args.samples, seed=args.seed,
                          max_new_tokens=args.max_new_tokens)
-    right = verify.verify_all([(text, args.answer) for text in out.texts], strict=True)
+    triples = [(text, args.answer, args.problem) for text in out.texts]
+    right = verify.verify_all(triples, strict=True)
     rewards = torch.tensor([right], dtype=torch.float32)                     # (1, G)
     forward = forward_pass(
         model, out, torch.arange(args.samples), 1.0, tokenizer=tokenizer, texts=out.texts,

@@ -131,9 +131,10 @@ class CreditGRPOTrainer(GRPOTrainer):
         return w
 
 
-def right(completions, answer, **_):
+def right(completions, answer, problem, **_):
     """The reward: 1 where the completion's last box is right."""
-    return list(map(float, verify.verify_all(list(zip(completions, answer)), strict=True)))
+    triples = list(zip(completions, answer, problem))
+    return list(map(float, verify.verify_all(triples, strict=True)))
 
 
 def main(argv=None):
@@ -149,7 +150,7 @@ def main(argv=None):
         tokenizer = AutoTokenizer.from_pretrained(model)
         bos = tokenizer.bos_token if tokenizer("a").input_ids[0] == tokenizer.bos_token_id else ""
         data = [{"prompt": problems.build_prompt(tokenizer, row["problem"]).removeprefix(bos),
-                 "answer": row["answer"]}
+                 "answer": row["answer"], "problem": row["problem"]}
                 for row in problems.load_problems(names.get(script.dataset, script.dataset))]
         lora = LoraConfig(r=script.lora_r, target_modules="all-linear") if script.lora_r else None
         trainer = CreditGRPOTrainer(model, right, args, Dataset.from_list(data), peft_config=lora,

@@ -349,9 +349,13 @@ def hostile_answer(rng, depth):
 def bare(gold):
     """A gold without its name, unit and base: an answer may leave these out."""
     try:
-        toks = verify.named(verify.Run(10**4), verify.tokens(gold), gold=True)[1]
+        run, parts = verify.Run(10**4), verify.split(verify.tokens(gold), verify.SEPARATORS)[0]
+        if len(parts) > 1 and len(verify.names_of(parts)) == len(parts):  # x=1, y=2
+            values = [(",", *verify.named(run, part, gold=True)[1]) for part in parts]
+            return tuple(itertools.chain(*values))[1:]
+        toks = verify.named(run, verify.tokens(gold), gold=True)[1]
         toks = verify.unit(toks)[0]
-        digits = verify.based(toks)
+        digits = verify.BASED.fullmatch("".join(toks))
         return (digits[1],) if digits else toks
     except verify.Refused:
         return ()
@@ -363,8 +367,11 @@ def differ(one, two):
         return False
     run = verify.Run(10**5)
     try:
-        return not (verify.same(run, bare(one), bare(two)) or verify.same(run, bare(two), bare(one))
-                    or verify.near(run, bare(one), bare(two)))
+        x, y = bare(one), bare(two)
+        if one[-1] == two[-1] == "%":  # the sign may be missing: 1 is right for 1 % and for 100 %
+            hundredth = ("/", "100")
+            return not (verify.same(run, x + hundredth, y) or verify.same(run, y + hundredth, x))
+        return not (verify.same(run, x, y) or verify.same(run, y, x) or verify.near(run, x, y))
     except verify.Refused:
         return True
 
