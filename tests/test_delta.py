@@ -167,8 +167,8 @@ def test_one_product_a_token_replaces_all_distances(K):
     thrice, _ = delta_weights(*head_row(3 * hidden, logprobs, mask), advantages, mask, K)
     torch.testing.assert_close(thrice, found)  # a factor such as 1 / temperature cancels
     # Margins so small that gamma sits on its floor of 1e-4.
-    found, _ = delta_weights(*head_row(hidden / 50, logprobs, mask), advantages, mask, K)
-    torch.testing.assert_close(found * counted, by_distances(v / 50, advantages, mask, K),
+    found, _ = delta_weights(*head_row(hidden / 1000, logprobs, mask), advantages, mask, K)
+    torch.testing.assert_close(found * counted, by_distances(v / 1000, advantages, mask, K),
                                atol=1e-6, rtol=0)
 
 
@@ -258,7 +258,13 @@ def test_batch_credit_wires_what_its_settings_promise(as_released, gradient, K):
     torch.testing.assert_close(credit(both), expected, atol=1e-4, rtol=0)
     torch.testing.assert_close(credit(parts[0])[0], expected[1, :8], atol=1e-4, rtol=0)
     assert both.metrics["fallback"].tolist() == [False, False]
+    with torch.no_grad():  # where one side has no token, the release reweights all the same
+        expected_one, _ = credit_fn(*geometry, advantages.abs(), mask, K)
+        one_sided = look(iter(parts), advantages.abs(), mask)
+    torch.testing.assert_close(one_sided(both), expected_one, atol=1e-4, rtol=0)
+    assert (expected_one[mask].std() > .01) == as_released
     mean = float(expected[0].mean())  # all ten tokens of row 0 are good ones
+    credit(both)
     assert both.metrics["weight_good"].tolist() == pytest.approx([mean] * 2, abs=1e-4)
 
 

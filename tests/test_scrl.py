@@ -227,6 +227,18 @@ def test_the_last_box_of_a_block_counts():
     assert figures == {"compliance": 1, "prefix": (4 + 0 + 0 + 1) / 16, "original": .25}
 
 
+def test_the_figures_are_of_all_problems():
+    """The first problem's lessons are solved, the second's are not, one of them is malformed."""
+    row = {"id": "a", "problem": "?", "answer": "2", "subproblems": ROW["subproblems"][:2]}
+    right = [*block(1, r"\boxed{1}"), *block(2, r"\boxed{2}")]
+    wrong = [*block(1, "none"), *block(2, "none")]
+    texts = [right, right, ["no"], ["no"], wrong, ["no"], [r"\boxed{2}"], ["no"]]
+    out, tokenizer = rollouts_of(*texts)
+    config = SimpleNamespace(group=4, arm="scrl")
+    _, _, figures = scrl.judge(out, [row, row], config, tokenizer)
+    assert figures == {"compliance": .75, "prefix": .5, "original": .25}
+
+
 def test_an_answer_outside_of_a_box_is_not_right():
     """Neither in a block nor in an original: the reward is strict, or phrases would be learned."""
     phrase = ["The answer is 4", None]
