@@ -88,7 +88,7 @@ def evaluate(model, tokenizer, problems, *, samples=1, temperature=1.0, top_p=1.
     todo = [row for row in problems if row["id"] not in done]
     prompts = [build_prompt(tokenizer, row["problem"], thinking) for row in todo]
     if todo:
-        longest_prompt(model, tokenizer, prompts)
+        longest_prompt(model, tokenizer, prompts, max_new_tokens)
     right = sum(record["strict"] for records in done.values() for record in records)
     spoken, spent = 0, 1e-9  # tokens, seconds
     bar = tqdm(total=len(problems), initial=len(done), desc=name, unit="problem",

@@ -18,19 +18,18 @@ code. A set that needs more is best turned into a .jsonl file first.
 """
 
 import argparse
-import inspect
 import json
 import re
 import sys
 from pathlib import Path
 from typing import Callable, NamedTuple
 
-import torch
 from jinja2 import TemplateError
 
 import verify
 from engine.errors import BadInput, printable, run_cli
-from rollout import stop_ids
+from models import load_policy
+from rollout import longest_row, refuse_beyond_context
 
 HERE = Path(__file__).resolve().parent
 
@@ -237,71 +236,28 @@ def build_prompt(tokenizer, problem, thinking=False, suffix=SUFFIX):
     return f"{bos}Question: {problem}{suffix}\nAnswer:"
 
 
-def longest_prompt(model, tokenizer, prompts):
-    """Tokens of the longest prompt (int). Raises BadInput where the model cannot take it."""
-    context = getattr(model.config, "max_position_embeddings", None) or 2**63
-    # No token is shorter than a byte: shorter prompts than the context need not be counted.
-    long = [prompt for prompt in prompts if len(prompt.encode()) >= context]
-    tokens = tokenizer(long or [max(prompts, key=len)], add_special_tokens=False).input_ids
+def longest_prompt(model, tokenizer, prompts, new_tokens=1):
+    """Tokens of the longest prompt (int). Raises BadInput for a prompt with a token that has no
+    embedding, or which leaves less room than new_tokens in the model's context."""
+    context, _ = longest_row(model.config)
+    rows = len(model.get_input_embeddings().weight)
+    counted = prompts
+    if max(tokenizer.get_vocab().values()) < rows:
+        # No token is shorter than a byte: shorter prompts than the context need not be counted.
+        counted = [prompt for prompt in prompts if len(prompt.encode()) + new_tokens >= context]
+        counted = counted or [max(prompts, key=len)]
+    tokens = tokenizer(counted, add_special_tokens=False).input_ids
+    largest = max((token for some in tokens for token in some), default=0)
+    if largest >= rows:
+        raise BadInput(f"--model {model.name_or_path}: its tokenizer writes token {largest}, but "
+                       f"it has only {rows} embeddings.")
     most = max(tokens, key=len)
     if len(most) >= context:
         text = tokenizer.decode(most)
         raise BadInput(f"--data: a prompt of {len(most):,} tokens leaves no room for an answer in "
                        f"the model's {context:,}; leave it out: {text[:60]!r}...")
-    if max(most, default=0) >= len(model.get_input_embeddings().weight):
-        raise BadInput(f"--model {model.name_or_path}: its tokenizer writes token {max(most)}, but "
-                       f"it has only {len(model.get_input_embeddings().weight)} embeddings.")
+    refuse_beyond_context(model.config, len(most), new_tokens)
     return len(most)
-
-
-def load_policy(name="tiny", device="cpu", dtype=torch.float32):
-    """Load (model, tokenizer) from "tiny" (data/tiny), a folder or a hub id, in eval mode. Weights
-    are fp32 unless told otherwise: an AdamW step of 1e-6 is lost in the rounding of bf16. Raises
-    BadInput naming the flag."""
-    try:
-        kind, index = torch.device(device).type, torch.device(device).index
-    except RuntimeError:
-        raise BadInput(f"--device {device}: no device of PyTorch; use cpu or cuda.") from None
-    if kind != "cpu" and (kind != "cuda" or (index or 0) >= torch.cuda.device_count()):
-        raise BadInput(f"--device {device}: PyTorch sees no CUDA card here; use --device cpu.")
-    if kind == "cuda" and index:
-        torch.cuda.set_device(index)  # streams, graphs and counts of memory are the current one's
-    where = HERE / "data" / "tiny" if name == "tiny" else Path(name)
-    if where.is_dir() and not (where / "config.json").is_file():
-        raise BadInput(f"--model {name}: the folder has no config.json, so it holds no model.")
-    if not where.is_dir() and (str(name)[:1] in "./~" or len(where.parts) > 2):  # never a hub id
-        raise BadInput(f"--model {name}: there is no such folder.")
-
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()  # one bar per weight file; downloads keep theirs
-    # No code from elsewhere: left unset, the first asks on a terminal; and a .bin is a pickle.
-    safe = dict(trust_remote_code=False, use_safetensors=True)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(str(where), **safe)
-        model, loaded = AutoModelForCausalLM.from_pretrained(
-            str(where), dtype=dtype, output_loading_info=True, **safe)
-    except Exception as error:  # a foreign folder can fail in any way, and each is about the folder
-        reason = str(error).strip().partition("\n")[0]
-        raise BadInput(f"--model {name}: no causal language model loads ({reason})") from None
-    missing = sorted(loaded["missing_keys"])
-    if missing:
-        raise BadInput(f"--model {name}: its files lack {len(missing)} tensors, the first of them "
-                       f"{missing[0]}, which would be random.")
-    inputs = list(inspect.signature(model.base_model.forward).parameters)[:4]
-    if inputs[:3] != ["input_ids", "attention_mask", "position_ids"] or inputs[3] not in (
-            "past_key_values", "cache"):
-        raise BadInput(f"--model {name}: a {model.config.model_type} is no Llama-style decoder; "
-                       "Llama, Qwen 2 and 3, Gemma 3 and their like are supported.")
-    stops = stop_ids(model, tokenizer)
-    if tokenizer.pad_token is None and stops:  # harmless: every mask here comes from lengths
-        tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(stops[0])
-    if tokenizer.pad_token is None:
-        raise BadInput(f"--model {name}: neither its tokenizer nor its configs name a stop token "
-                       "(eos_token), so no completion could end.")
-    model.config.use_cache = True  # a checkpoint saved while training may say False: 10x slower
-    return model.to(device).eval(), tokenizer
 
 
 def main(argv=None):

@@ -214,7 +214,7 @@ DATA = {
     "brackets 100,000 deep": ('{"problem": "?", "answer": ' + "[" * 100_000, "line 1: not JSON"),
     "an escape sequence": ('{"problem": "?", "answer": "2", "id": "\\u001b[2J"}\n' * 2, "\\x1b[2J"),
     "a megabyte": (json.dumps({**ROW, "problem": "add one, " * 120_000}), "leaves no room"),
-    "longer than the context": (json.dumps({**ROW, "problem": "x" * 600}), "leaves no room"),
+    "longer than the context": (json.dumps({**ROW, "problem": "x" * 1200}), "leaves no room"),
 }
 
 
