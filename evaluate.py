@@ -29,7 +29,7 @@ import verify
 from engine.errors import BadInput, run_cli
 from intervals import interval, pools, print_comparison, read_samples
 from problems import build_prompt, last_box, load_policy, load_problems, longest_prompt
-from rollout import sample
+from rollout import answers, sample
 
 PAPER = dict(data="math500,amc23,aime24,college_math,olympiadbench,minerva", samples=3, k="1,3",
              temperature=0.6, top_p=0.95, top_k=20, max_new_tokens=8192)
@@ -101,7 +101,7 @@ def evaluate(model, tokenizer, problems, *, samples=1, temperature=1.0, top_p=1.
             rollouts = sample(model, tokenizer, prompts[start:start + per_batch],
                               keys=list(map(key, batch)), **decoding)
             spent += time.perf_counter() - begun
-            records = grade(batch, rollouts, samples, name)
+            records = grade(batch, rollouts, samples, name, tokenizer)
             if file:
                 file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
                 file.flush()
@@ -128,15 +128,16 @@ def key(row):
     return int.from_bytes(hashlib.sha256(name).digest()[:7], "big")
 
 
-def grade(batch, rollouts, samples, name):
+def grade(batch, rollouts, samples, name, tokenizer):
     """One record a row; the lenient pass reads again only what the strict pass refused."""
-    pairs = [(text, batch[i // samples]["answer"]) for i, text in enumerate(rollouts.texts)]
+    pairs = [(text, batch[i // samples]["answer"])
+             for i, text in enumerate(answers(rollouts, tokenizer))]
     strict = verify.verify_all(pairs, strict=True)
     again = iter(verify.verify_all([p for p, ok in zip(pairs, strict) if not ok], strict=False))
     return [{"data": name, "id": batch[i // samples]["id"], "sample": i % samples, "gold": gold,
              "strict": bool(ok), "lenient": bool(ok or next(again)), "text": text,
              "finished": bool(rollouts.finished[i]), "length": int(rollouts.lengths[i])}
-            for i, ((text, gold), ok) in enumerate(zip(pairs, strict))]
+            for i, (text, (_, gold), ok) in enumerate(zip(rollouts.texts, pairs, strict))]
 
 
 def summarise(records, ks=(1,)):

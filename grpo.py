@@ -26,11 +26,12 @@ from engine import graphs
 from engine.checkpoints import find, graceful_stop, stop_at
 from engine.errors import BadInput, run_cli
 from engine.flags import check, flags, parse
+from engine.folders import try_to_save
 from engine.runs import Clock, enable_checkpointing, open_run, print_settings
 from engine.seeds import problems_of_step, prompt_keys
 from evaluate import measure
 from logprobs import forward_pass, to_device
-from rollout import sample, stop_ids
+from rollout import answers, sample, stop_ids
 
 # ------------------------------------------------------------------------------ the concept
 
@@ -150,6 +151,7 @@ class Batch(NamedTuple):
     micro: list                     # lists of row numbers
     groups: int                     # N
     tokenizer: object
+    texts: list                     # B strings, see rollout.answers
 
 
 def plan(model, rollouts, rewards, advantages, token_advantages, config, tokenizer):
@@ -172,8 +174,9 @@ def plan(model, rollouts, rewards, advantages, token_advantages, config, tokeniz
     order.sort(key=lambda i: (signs[i], -tokens[i]))
     padded = [graphs.padded_length(model, n) for n in tokens]
     micro = microbatches(order, padded, config.tokens_per_microbatch)
+    texts = answers(rollouts, tokenizer) if tokenizer else rollouts.texts
     return Batch(rollouts, rewards.flatten(), advantages, token_advantages, mask, graded, signs,
-                 micro, len(rewards), tokenizer)
+                 micro, len(rewards), tokenizer, texts)
 
 
 def microbatches(rows, tokens, budget):
@@ -204,7 +207,7 @@ def scored(model, batch, rows, config, logprobs=None):
     with autocast(device):
         return forward_pass(
             model, batch.rollouts, rows, config.temperature, logprobs, tokenizer=batch.tokenizer,
-            texts=[batch.rollouts.texts[i] for i in rows], rewards=batch.rewards[at],
+            texts=[batch.texts[i] for i in rows], rewards=batch.rewards[at],
             advantages=batch.advantages[at], signs=[batch.signs[i] for i in rows])
 
 
@@ -329,7 +332,7 @@ def one_prompt(tokenizer, row, config):
 def outcome_reward(rollouts, rows, config, tokenizer):
     """(rewards (N, G), advantages a token (B, T) if they are not the group's, metrics to log)."""
     golds = [row["answer"] for row in rows for _ in range(config.group)]
-    right = verify.verify_all(list(zip(rollouts.texts, golds)), strict=True)
+    right = verify.verify_all(list(zip(answers(rollouts, tokenizer), golds)), strict=True)
     rewards = torch.tensor(right, dtype=torch.float32, device=rollouts.lengths.device)  # (B,)
     return rewards.view(len(rows), config.group), None, {}
 
@@ -401,6 +404,7 @@ def start(config, model, tokenizer, optimizer, rows, prompts, checkpoint):
     """The open Run, new or continued, once all is checked that can be before the first step."""
     longest = problems.longest_prompt(model, tokenizer, [p for several in prompts for p in several],
                                       config.max_new_tokens)
+    try_to_save(model, tokenizer, config.model)
     if config.compile:
         model.graphs = graphs.Graphs(model, config.tokens_per_microbatch)
     run = open_run(config, optimizer, rows, checkpoint)

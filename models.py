@@ -134,6 +134,8 @@ def check_tokens(name, model, tokenizer):
     if tokenizer.pad_token is None:  # harmless: every mask here comes from lengths
         known = [stop for stop in stops if tokenizer.convert_ids_to_tokens(stop)]
         tokenizer.pad_token = tokenizer.convert_ids_to_tokens((known or [0])[0])
+    # A folder saved from here stops where a run stopped: at what either of them names.
+    model.generation_config.eos_token_id = stops if len(stops) > 1 else stops[0]
     rows = len(model.get_input_embeddings().weight)
     for what, i in [("padding", tokenizer.pad_token_id), *(("stop", stop) for stop in stops)]:
         if not 0 <= i < rows:
@@ -197,7 +199,9 @@ def self_test(name, model, tokenizer, allowed=1e-3):
     if model.dtype != torch.float32:
         return  # rounding alone differs by more
     kind = model.config.model_type
-    tokens = tokenizer(PROBE, add_special_tokens=False).input_ids or [0]
+    rows = len(model.get_input_embeddings().weight)
+    tokens = tokenizer(PROBE, add_special_tokens=False).input_ids
+    tokens = [token for token in tokens if token < rows] or [0]
     prompts = [tokens[:6], tokens[:2]]
 
     def step(what, compute, *arguments):

@@ -18,13 +18,12 @@ code. A set that needs more is best turned into a .jsonl file first.
 """
 
 import argparse
+import functools
 import json
 import re
 import sys
 from pathlib import Path
 from typing import Callable, NamedTuple
-
-from jinja2 import TemplateError
 
 import verify
 from engine.errors import BadInput, printable, run_cli
@@ -219,21 +218,47 @@ def build_prompt(tokenizer, problem, thinking=False, suffix=SUFFIX):
 
     With a chat template: one user message and the opening of the reply; `thinking` is the switch of
     the template, which only Qwen3 and its like have. Without one, as for base models: a bare
-    question, after the BOS token where the tokenizer would add one.
+    question, after the BOS token where the tokenizer would add one. Raises BadInput for a template
+    that fails, or that leaves the problem out.
     """
     if tokenizer.chat_template:
+        prompt = from_template(tokenizer, problem + suffix, thinking)
+        unmoved = thinking and prompt == from_template(tokenizer, problem + suffix, False)
+    else:
+        first = tokenizer("a").input_ids[:1]
+        bos = tokenizer.bos_token if first == [tokenizer.bos_token_id] else ""
+        prompt, unmoved = f"{bos}Question: {problem}{suffix}\nAnswer:", thinking
+    if unmoved:
+        note(f"--thinking changes nothing: --model {tokenizer.name_or_path} has no chat template "
+             "with a switch called enable_thinking or thinking.")
+    return prompt
+
+
+def from_template(tokenizer, message, thinking):
+    """The chat template's text of one user message, which must be in it: as a string, or, for
+    templates that expect that, as a list of parts. Raises BadInput."""
+    reasons = []
+    for content in (message, [{"type": "text", "text": message}]):
         # tokenize=False: transformers 5 otherwise returns a dict of ids, and text that is tokenised
         # later with special tokens would get a second BOS.
         try:
-            return tokenizer.apply_chat_template(
-                [{"role": "user", "content": problem + suffix}],
-                tokenize=False, add_generation_prompt=True, enable_thinking=thinking)
-        except TemplateError as error:
-            raise BadInput(f"--model {tokenizer.name_or_path}: its chat template refuses a user's "
-                           f"message alone ({error}).") from None
-    first = tokenizer("a").input_ids[:1]
-    bos = tokenizer.bos_token if first == [tokenizer.bos_token_id] else ""
-    return f"{bos}Question: {problem}{suffix}\nAnswer:"
+            prompt = tokenizer.apply_chat_template(
+                [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True,
+                enable_thinking=thinking, thinking=thinking)
+        except Exception as error:  # a template is a program, and may fail in any way
+            reason = str(error).strip().partition("\n")[0]
+            reasons.append(f"refuses a user's message alone ({type(error).__name__}: {reason})")
+            continue
+        if message.strip() in prompt:
+            return prompt
+        reasons.append(f"leaves the problem out: it makes {prompt[:60]!r} of {message[:60]!r}")
+    raise BadInput(f"--model {tokenizer.name_or_path}: its chat template {reasons[0]}.")
+
+
+@functools.cache
+def note(text):
+    """Say this on stderr, once."""
+    print(printable(text), file=sys.stderr)
 
 
 def longest_prompt(model, tokenizer, prompts, new_tokens=1):

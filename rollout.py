@@ -106,6 +106,20 @@ def rope_settings(config):
     return nested or [rope]
 
 
+def answers(rollouts, tokenizer):
+    """What is graded, B strings: the completion, or "" for one that never leaves the <think> which
+    its prompt opened, as templates of reasoning models do: a box in there is no answer."""
+    opened, found = {}, []
+    for ids, mask, text in zip(rollouts.prompt_ids.tolist(), rollouts.prompt_mask.tolist(),
+                               rollouts.texts):
+        end = tuple(i for i, real in zip(ids[-32:], mask[-32:]) if real)  # what the template adds
+        if end not in opened:
+            said, = tokenizer.batch_decode([end])
+            opened[end] = said.rfind("<think>") > said.rfind("</think>")
+        found.append("" if opened[end] and "</think>" not in text else text)
+    return found
+
+
 # -------------------------------------------------------------------------- one token
 
 

@@ -45,7 +45,7 @@ from engine.errors import BadInput, run_cli
 from engine.perturb import perturbation
 from intervals import bootstrap, middle95
 from logprobs import forward_pass
-from rollout import Rollouts, sample
+from rollout import Rollouts, answers, sample
 
 
 def ranks(x):
@@ -144,7 +144,8 @@ def choose(model, tokenizer, rows, args):
     pool = sample(model, tokenizer, prompts, samples=8, max_new_tokens=args.max_new_tokens,
                   seed=args.seed, batch_size=256)
     golds = [row["answer"] for row in rows for _ in range(8)]
-    right = torch.tensor(verify.verify_all(list(zip(pool.texts, golds)), strict=True)).view(-1, 8)
+    pairs = list(zip(answers(pool, tokenizer), golds))
+    right = torch.tensor(verify.verify_all(pairs, strict=True)).view(-1, 8)
     chosen, wanted = {True: [], False: []}, args.completions // 2
     for i, group in enumerate(right):
         for kind in (True, False):

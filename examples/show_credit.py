@@ -60,10 +60,11 @@ def main(argv=None):
     prompt = problems.build_prompt(tokenizer, args.problem)
     out = rollout.sample(model, tokenizer, [prompt], samples=args.samples, seed=args.seed,
                          max_new_tokens=args.max_new_tokens)
-    right = verify.verify_all([(text, args.answer) for text in out.texts], strict=True)
+    texts = rollout.answers(out, tokenizer)
+    right = verify.verify_all([(text, args.answer) for text in texts], strict=True)
     rewards = torch.tensor([right], dtype=torch.float32)                     # (1, G)
     forward = forward_pass(
-        model, out, torch.arange(args.samples), 1.0, tokenizer=tokenizer, texts=out.texts,
+        model, out, torch.arange(args.samples), 1.0, tokenizer=tokenizer, texts=texts,
         rewards=rewards[0], advantages=grpo.group_advantages(rewards)[0])
     spans = saliency.answer_spans(forward)                                   # (G, 4)
     methods, shown = columns(forward, spans), []

@@ -12,6 +12,7 @@ import models
 import problems
 import rollout
 import saliency
+from engine import folders
 from engine.caches import has_recurrent_layers
 from engine.errors import BadInput
 from engine.perturb import perturbation
@@ -219,7 +220,7 @@ def test_prompt_and_new_tokens_fit_into_the_context():
     rollout.sample(model, tokenizer, [prompt], max_new_tokens=64 - n)
     for call in (lambda: problems.longest_prompt(model, tokenizer, [prompt], 65 - n),
                  lambda: rollout.sample(model, tokenizer, [prompt], max_new_tokens=65 - n)):
-        with pytest.raises(BadInput, match=f"--max-new-tokens.*context of 64; at most {64 - n} fit"):
+        with pytest.raises(BadInput, match=f"--max-new-tokens.*of 64; at most {64 - n} fit"):
             call()
 
 
@@ -235,3 +236,103 @@ def test_no_row_crosses_the_length_at_which_rope_changes(kind):
     with pytest.raises(BadInput, match=f"{kind} RoPE"):
         rollout.refuse_beyond_context(model.config, 20, 29)
     rollout.refuse_beyond_context(model.config, 20, 28)
+
+
+# ------------------------------------------------------------------------------ the prompt
+
+PARTS = ("{% for m in messages %}{{ m.role }}: {% for part in m.content %}"
+         "{% if part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}{% endfor %}")
+WHOLE = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
+
+
+def with_template(template):
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(TINY)
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def test_a_template_of_content_parts_gets_parts():
+    prompt = problems.build_prompt(with_template(PARTS), "Start with 7.")
+    assert prompt == "user: Start with 7." + problems.SUFFIX
+
+
+@pytest.mark.parametrize("template, words", [
+    ("{% for m in messages %}{{ m.role }}{% endfor %}", "leaves the problem out"),
+    ("{{ messages[0].content[:20] }}", "leaves the problem out"),
+    ("{{ 'about ' + messages[0].content | length }}", "TypeError"),
+    ("{{ 1 / 0 }}", "ZeroDivisionError"),
+    ({"tool_use": "x", "rag": "y"}, "chat template"),
+])
+def test_a_template_that_fails_or_drops_the_problem_is_named(template, words):
+    with pytest.raises(BadInput, match=f"chat template.*{words}|{words}"):
+        problems.build_prompt(with_template(template), "Start with 7, add 5.")
+
+
+def test_thinking_has_two_names_and_a_note_where_it_has_none(capsys):
+    for name in ("thinking", "enable_thinking"):
+        tokenizer = with_template(WHOLE + "{% if " + name + " %}Okay, {% endif %}")
+        assert problems.build_prompt(tokenizer, "1+1?", thinking=True).endswith("Okay, ")
+        assert not problems.build_prompt(tokenizer, "1+1?").endswith("Okay, ")
+    assert capsys.readouterr().err == ""
+    problems.note.cache_clear()
+    for _ in range(2):
+        problems.build_prompt(with_template(WHOLE), "1+1?", thinking=True)
+    assert capsys.readouterr().err.count("--thinking changes nothing") == 1
+
+
+@pytest.mark.parametrize("opening, graded", [
+    ("<think>\n", ["", r"\boxed{1}.</think> So \boxed{12}."]),
+    ("<think>\n\n</think>\n\n", [r"It may be \boxed{12}. But",
+                                  r"\boxed{1}.</think> So \boxed{12}."]),
+])
+def test_a_box_in_a_thought_that_the_template_opened_is_no_answer(opening, graded):
+    tokenizer = with_template(WHOLE + opening)
+    prompt = problems.build_prompt(tokenizer, "Start with 7, add 5.")
+    texts = [r"It may be \boxed{12}. But", r"\boxed{1}.</think> So \boxed{12}."]
+    rows = [tokenizer(text, add_special_tokens=False).input_ids for text in texts]
+    asked = [tokenizer(prompt, add_special_tokens=False).input_ids] * 2
+    asked, real = rollout.pad(asked, 0, "left")
+    ids, mask = rollout.pad(rows, 0, "right")
+    out = rollout.Rollouts(asked, real, ids, mask.sum(1), mask[:, 0], mask * 0.0, texts)
+    assert rollout.answers(out, tokenizer) == graded
+
+
+# ------------------------------------------------------------------------------ what is saved
+
+
+def test_rope_is_saved_in_both_spellings(tmp_path):
+    rope = dict(rope_type="yarn", rope_theta=1e6, factor=4.0, original_max_position_embeddings=128)
+    folders.save_model(tmp_path, build("qwen3", rope_parameters=rope))
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert saved["rope_theta"] == 1e6 == saved["rope_parameters"]["rope_theta"]
+    assert saved["rope_scaling"]["rope_type"] == "yarn" and saved["rope_scaling"]["factor"] == 4.0
+    plain = dict(full_attention=dict(rope_type="default", rope_theta=1e6),
+                 sliding_attention=dict(rope_type="default", rope_theta=1e4))
+    assert folders.old_rope(plain) == dict(rope_theta=1e6, rope_local_base_freq=1e4)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert model.config.rope_parameters["rope_theta"] == 1e6
+
+
+def test_a_folder_saved_here_stops_where_the_run_did(tmp_path):
+    shutil.copytree(TINY, tmp_path / "m")
+    edit(tmp_path / "m/config.json", eos_token_id=0)
+    edit(tmp_path / "m/generation_config.json", eos_token_id=0)
+    model, tokenizer = problems.load_policy(str(tmp_path / "m"))
+    folders.save_model(tmp_path, model)
+    folders.save_tokenizer(tmp_path, tokenizer)
+    assert json.loads((tmp_path / "generation_config.json").read_text())["eos_token_id"] == [0, 2]
+    saved = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert saved["tokenizer_class"] == "PreTrainedTokenizerFast"
+    assert not set(folders.OF_THE_LOAD) & set(saved)
+    _, again = problems.load_policy(str(tmp_path))
+    text = "Start with 7, add 5.<|im_end|>"
+    assert again(text).input_ids == tokenizer(text).input_ids
+    assert again.chat_template == tokenizer.chat_template
+
+
+def test_a_config_that_cannot_be_saved_costs_no_step(tmp_path):
+    shutil.copytree(TINY, tmp_path / "m")
+    edit(tmp_path / "m/config.json", output_attentions=True)
+    model, tokenizer = problems.load_policy(str(tmp_path / "m"))
+    with pytest.raises(BadInput, match="cannot be saved.*output_attentions"):
+        folders.try_to_save(model, tokenizer, "m")
