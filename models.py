@@ -180,10 +180,10 @@ def check_parts(name, model):
     inputs = list(inspect.signature(body.forward).parameters)[:4]
     if body is model or inputs[:3] != ["input_ids", "attention_mask", "position_ids"] or (
             inputs[3:] not in (["past_key_values"], ["cache"])):
-        raise BadInput(f"--model {name}: a {kind} does not let its layers be run apart from its "
-                       f"LM head, with a cache and positions, as Llama does; {KNOWN}.")
+        raise BadInput(f"--model {name}: the layers of {kind} cannot be run apart from its LM "
+                       f"head, with a mask, positions and a cache, as Llama's can; {KNOWN}.")
     if hasattr(model.config, "vision_config"):
-        raise BadInput(f"--model {name}: a {kind} sees pictures (it has a vision_config), and its "
+        raise BadInput(f"--model {name}: {kind} sees pictures (it has a vision_config), and its "
                        "text model could not be taken out; save that alone.")
 
 
@@ -209,13 +209,15 @@ def self_test(name, model, tokenizer, allowed=1e-3):
             return compute(*arguments)
         except Exception as error:  # an architecture can fail in any way
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-            raise BadInput(f"--model {name}: a {kind} cannot be trained here, because {what} "
-                           f"fails ({reason[:200]}); {KNOWN}.") from None
+            raise BadInput(f"--model {name}: {kind} cannot be trained here, because {what} fails "
+                           f"({reason[:200]}); {KNOWN}.") from None
 
     with torch.no_grad():
         out = step("sampling token by token from a cache", three_tokens, model, prompts)
         whole = step("the model itself", whole_model, model, out)                    # (B, T, V)
         parts = step("running its layers on embeddings", model_in_parts, model, out)  # (B, T, V)
+    if whole.isnan().any():
+        raise BadInput(f"--model {name}: its logits are not finite; are its weights?")
     sampler = (whole.gather(2, out.completion_ids[:, :, None])[:, :, 0] - out.logprobs).abs()
     differences = {
         "its embeddings, layers and LM head, one after the other,": (whole - parts).abs().max(),
@@ -225,7 +227,7 @@ def self_test(name, model, tokenizer, allowed=1e-3):
     for what, difference in differences.items():
         if not difference <= allowed:
             raise BadInput(f"--model {name}: {what} give log-probabilities up to {difference:.1g} "
-                           f"nats from those of the whole model, so a {kind} does something in "
+                           f"nats from those of the whole model, so {kind} does something in "
                            f"between that is not written here; {KNOWN}.")
 
 

@@ -160,7 +160,7 @@ def test_a_model_that_cannot_be_run_in_parts_is_refused(tmp_path):
     config = GPT2Config(n_embd=16, n_head=2, n_layer=1, vocab_size=131, eos_token_id=2)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     tokenizer_to(tmp_path)
-    refused(tmp_path, "gpt2 does not let its layers")
+    refused(tmp_path, "the layers of gpt2")
 
 
 def test_adapters_are_to_be_merged_first(tmp_path):
