@@ -114,7 +114,7 @@ def answers(rollouts, tokenizer):
                                rollouts.texts):
         end = tuple(i for i, real in zip(ids[-32:], mask[-32:]) if real)  # what the template adds
         if end not in opened:
-            said, = tokenizer.batch_decode([end])
+            said = tokenizer.decode(list(end))
             opened[end] = said.rfind("<think>") > said.rfind("</think>")
         found.append("" if opened[end] and "</think>" not in text else text)
     return found

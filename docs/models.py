@@ -8,6 +8,7 @@ compared with plain transformers: the whole model, one row at a time, no cache, 
 """
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import warnings
@@ -37,6 +38,8 @@ SIZE = dict(
     linear_value_head_dim=8, query_pre_attn_scalar=8)
 MORE = {
     "cohere": dict(logit_scale=0.25),
+    "falcon_h1": dict(mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_d_state=8,
+                      mamba_chunk_size=8),
     "granite": dict(logits_scaling=4.0),
     "granitemoe": dict(logits_scaling=4.0),
     "lfm2": dict(layer_types=["conv", "full_attention"]),
@@ -48,7 +51,16 @@ MORE = {
     "deepseek_v3": dict(q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8,
                         v_head_dim=8, n_group=1, topk_group=1, num_key_value_heads=4),
 }
-LARGEST = 3_000_000  # parameters; an architecture whose sizes have other names stays larger
+LARGEST = 5_000_000  # parameters; an architecture whose sizes have other names stays larger
+SECONDS = 30
+
+
+class TooSlow(BaseException):
+    """Not an Exception, so that nobody on the way takes it for the architecture's own."""
+
+
+def too_slow(*_):
+    raise TooSlow
 
 
 def make(kind, folder):
@@ -91,10 +103,12 @@ def verdict(kind):
     with tempfile.TemporaryDirectory() as folder:
         try:
             make(kind, folder)
-        except Exception as error:  # its config wants other sizes
+        except (Exception, TooSlow) as error:  # its config wants other sizes
             return "not made", f"{type(error).__name__}: {error}".partition("\n")[0][:80]
         try:
             apart = difference(*problems.load_policy(folder))
+        except TooSlow:
+            return "not made", f"more than {SECONDS} s"
         except BadInput as refusal:
             return "refused", str(refusal).replace(f"--model {folder}: ", "").rpartition("; ")[0]
         except Exception as error:  # to be seen in the table
@@ -105,10 +119,13 @@ def verdict(kind):
 def main():
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
+    signal.signal(signal.SIGALRM, too_slow)
     found = {}
     for kind in sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
         if kind in CONFIG_MAPPING:
+            signal.alarm(SECONDS)
             found[kind] = verdict(kind)
+            signal.alarm(0)
             print(kind, *found[kind], flush=True)
     count = {word: sum(f[0] == word for f in found.values())
              for word in ("works", "refused", "WRONG", "not made")}
