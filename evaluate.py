@@ -31,7 +31,7 @@ from engine.checkpoints import fingerprint
 from engine.errors import BadInput, at_most, printable, run_cli
 from intervals import asked_differently, interval, pools, print_comparison, read_samples
 from problems import HUB, build_prompt, last_box, load_policy, load_problems, longest_prompt
-from rollout import sample, stop_ids
+from rollout import answers, sample, stop_ids
 
 PAPER = dict(data="math500,amc23,aime24,college_math,olympiadbench,minerva", samples=3, k="1,3",
              temperature=0.6, top_p=0.95, top_k=20, max_new_tokens=8192)
@@ -83,7 +83,7 @@ def evaluate(model, tokenizer, problems, *, samples=1, temperature=1.0, top_p=1.
     todo = [row for row in problems if row["id"] not in done]
     prompts = [asked[row["id"]] for row in todo]
     if todo:
-        longest_prompt(model, tokenizer, prompts)
+        longest_prompt(model, tokenizer, prompts, max_new_tokens)
     right = sum(record["strict"] for records in done.values() for record in records)
     spoken, spent = 0, 1e-9  # tokens, seconds
     bar = tqdm(total=len(problems), initial=len(done), desc=name, unit="problem",
@@ -96,7 +96,7 @@ def evaluate(model, tokenizer, problems, *, samples=1, temperature=1.0, top_p=1.
             rollouts = sample(model, tokenizer, prompts[start:start + per_batch],
                               keys=list(map(key, batch)), **decoding)
             spent += time.perf_counter() - begun
-            records = grade(batch, rollouts, samples, name)
+            records = grade(batch, rollouts, samples, name, tokenizer)
             if file:
                 file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
                 file.flush()
@@ -140,16 +140,16 @@ def key(row):
     return int.from_bytes(hashlib.sha256(name).digest()[:7], "big")
 
 
-def grade(batch, rollouts, samples, name):
+def grade(batch, rollouts, samples, name, tokenizer):
     """One record a row; the lenient pass reads again only what the strict pass refused."""
     asked = [(row["answer"], row["problem"]) for row in batch for _ in range(samples)]
-    triples = [(text, *gold) for text, gold in zip(rollouts.texts, asked)]
+    triples = [(text, *gold) for text, gold in zip(answers(rollouts, tokenizer), asked)]
     strict = verify.verify_all(triples, strict=True)
     again = iter(verify.verify_all([t for t, ok in zip(triples, strict) if not ok], strict=False))
     return [{"data": name, "id": batch[i // samples]["id"], "sample": i % samples, "gold": gold,
-             "strict": bool(ok), "lenient": bool(ok or next(again)), "text": text,
+             "strict": bool(ok), "lenient": bool(ok or next(again)), "text": rollouts.texts[i],
              "finished": bool(rollouts.finished[i]), "length": int(rollouts.lengths[i])}
-            for i, ((text, gold, _), ok) in enumerate(zip(triples, strict))]
+            for i, ((_, gold, _), ok) in enumerate(zip(triples, strict))]
 
 
 def summarise(records, ks=(1,)):

@@ -26,11 +26,12 @@ from engine import graphs
 from engine.checkpoints import find, graceful_stop, stop_at
 from engine.errors import BadInput, run_cli
 from engine.flags import check, flags, parse
+from engine.folders import try_to_save
 from engine.runs import Clock, enable_checkpointing, open_run, print_settings
 from engine.seeds import problems_of_step, prompt_keys
 from evaluate import measure
 from logprobs import forward_pass, to_device
-from rollout import sample, stop_ids
+from rollout import answers, sample, stop_ids
 
 # ------------------------------------------------------------------------------ the concept
 
@@ -151,6 +152,7 @@ class Batch(NamedTuple):
     micro: list                     # lists of row numbers
     groups: int                     # N
     tokenizer: object
+    texts: list                     # B strings, see rollout.answers
 
 
 def plan(model, rollouts, rewards, advantages, token_advantages, config, tokenizer):
@@ -173,8 +175,11 @@ def plan(model, rollouts, rewards, advantages, token_advantages, config, tokeniz
     order.sort(key=lambda i: (signs[i], -tokens[i]))
     padded = [graphs.padded_length(model, n) for n in tokens]
     micro = microbatches(order, padded, config.tokens_per_microbatch)
+    texts = rollouts.texts
+    if tokenizer:
+        texts = answers(rollouts, tokenizer)
     return Batch(rollouts, rewards.flatten(), advantages, token_advantages, mask, has_gradient,
-                 signs, micro, len(rewards), tokenizer)
+                 signs, micro, len(rewards), tokenizer, texts)
 
 
 def microbatches(rows, tokens, budget):
@@ -205,7 +210,7 @@ def policy_forward(model, batch, rows, config, logprobs=None):
     with autocast(device):
         return forward_pass(
             model, batch.rollouts, rows, config.temperature, logprobs, tokenizer=batch.tokenizer,
-            texts=[batch.rollouts.texts[i] for i in rows], rewards=batch.rewards[at],
+            texts=[batch.texts[i] for i in rows], rewards=batch.rewards[at],
             advantages=batch.advantages[at], signs=[batch.signs[i] for i in rows])
 
 
@@ -333,7 +338,7 @@ def outcome_reward(rollouts, rows, config, tokenizer, model):
     A method's own reward function takes the same five; vine.py's asks the model again.
     """
     asked = [(row["answer"], row["problem"]) for row in rows for _ in range(config.group)]
-    triples = [(text, *gold) for text, gold in zip(rollouts.texts, asked)]
+    triples = [(text, *gold) for text, gold in zip(answers(rollouts, tokenizer), asked)]
     right = verify.verify_all(triples, strict=True)
     rewards = torch.tensor(right, dtype=torch.float32, device=rollouts.lengths.device)  # (B,)
     return rewards.view(len(rows), config.group), None, {}
@@ -386,7 +391,6 @@ def train(config, credit_fn=uniform, make_prompts=one_prompt, reward_fn=outcome_
             clock.judging_ended()
             stats, weights = update(model, optimizer, rollouts, rewards, credit_fn, config,
                                     tokenizer, reference, token_advantages, whole_batch)
-            refuse_a_wrong_scorer(stats, config)
 
             run.step += 1
             metrics = {"step": run.step, "reward": float(rewards.mean()), **own, **stats,
@@ -417,7 +421,9 @@ def load(config):
 def prepare(config, model, tokenizer, optimizer, train_set, prompts, checkpoint,
             reference):
     """The open Run, new or continued, once all is checked that can be before the first step."""
-    longest = problems.longest_prompt(model, tokenizer, [p for several in prompts for p in several])
+    longest = problems.longest_prompt(model, tokenizer, [p for several in prompts for p in several],
+                                      config.max_new_tokens)
+    try_to_save(model, tokenizer, config.model)
     if config.compile:
         model.graphs = graphs.Graphs(model, config.tokens_per_microbatch)
     run = open_run(config, optimizer, train_set, checkpoint, reference)
@@ -426,14 +432,6 @@ def prepare(config, model, tokenizer, optimizer, train_set, prompts, checkpoint,
     print_settings(config, model, tokenizer, prompts[0], len(train_set), longest,
                    stop_ids(model, tokenizer))
     return run
-
-
-def refuse_a_wrong_scorer(stats, config):
-    """Raise BadInput where the sampler and the scorer mean different distributions."""
-    if stats["gap_mean"] > 0.05:
-        raise BadInput(f"--model {config.model}: sampler and scorer differ by "
-                       f"{stats['gap_mean']:.2f} nats a token; models that scale or cap "
-                       "their logits are not supported.")
 
 
 def of_rollouts(rollouts):

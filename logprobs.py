@@ -9,7 +9,7 @@ fp32. The head's logits, (B, T, V), would be the largest tensor of all and never
 runs on a few hundred tokens at a time, and again in the backward.
 
 What we left out, on purpose: packing several completions into one row (they are batched by alike
-lengths instead, see grpo.microbatches), value heads, models that scale or cap their logits.
+lengths instead, see grpo.microbatches), value heads.
 """
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ class Forward:
     logprobs: torch.Tensor         # (b, T) of the completion tokens, 0 on padding, in the graph
     embeddings: torch.Tensor       # (b, L, H) output of the embedding layer, in the graph
     hidden: torch.Tensor           # (b, T, H) what the LM head reads where it predicts token t
-    head: torch.nn.Module          # the LM head, H -> V
+    head: torch.nn.Module          # the LM head, H -> V, see lm_head
     temperature: float = 1.0
     entropy: torch.Tensor = None   # (b, T) in nats, without gradient
     hidden_states: tuple = None    # (b, L, H) each: embeddings, block outputs; None if recorded
@@ -48,6 +48,35 @@ class Forward:
     def __post_init__(self):
         if self.signs is None and self.advantages is not None:
             self.signs = self.advantages.sign().tolist()
+
+
+class ScaledHead(torch.nn.Module):
+    """The LM head of a model that scales its logits or caps them: cap tanh(scale z / cap)."""
+
+    def __init__(self, head, scale, cap):
+        super().__init__()
+        self.head = head
+        self.scale = scale
+        self.cap = cap
+
+    def forward(self, hidden):
+        logits = self.head(hidden) * self.scale  # (..., V)
+        if self.cap:
+            logits = self.cap * torch.tanh(logits / self.cap)  # (..., V)
+        return logits
+
+
+def lm_head(model):
+    """From what the last layer gives to the logits, H -> V: the model's own LM head, and what its
+    config says is done with the outcome. The load's self-test checks it, see models.py."""
+    config, head = model.config, model.get_output_embeddings()
+    scale = 1.0
+    for name in ("logit_scale", "lm_head_multiplier", "output_multiplier"):  # Cohere, Falcon-H1
+        scale *= getattr(config, name, None) or 1.0
+    scaling = getattr(config, "logits_scaling", None) or 1.0
+    scale *= scaling if config.model_type == "hyperclovax" else 1 / scaling  # Granite divides
+    cap = getattr(config, "final_logit_softcapping", None)  # Gemma 2
+    return head if scale == 1.0 and not cap else ScaledHead(head, scale, cap)
 
 
 def scores(logits, y, temperature):
@@ -112,7 +141,7 @@ def forward_pass(model, rollouts, rows, temperature=1.0, logprobs=None, **about)
     last, hidden_states, layers = run_layers(model, embeddings)  # (b, L, H)
     predicts = (position - 1)[:, :, None].expand(-1, -1, last.shape[2])  # (b, T, H)
     hidden = last.gather(1, predicts)  # (b, T, H)
-    head = model.get_output_embeddings()
+    head = lm_head(model)
 
     entropy = None
     if logprobs is None:

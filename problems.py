@@ -20,7 +20,7 @@ code. A set that needs more is best turned into a .jsonl file first.
 """
 
 import argparse
-import inspect
+import functools
 import json
 import os
 import re
@@ -28,17 +28,14 @@ import sys
 from pathlib import Path
 from typing import Callable, NamedTuple
 
-import torch
-from jinja2 import TemplateError
-
 import verify
 from engine.errors import BadInput, printable, reason, run_cli
-from rollout import stop_ids
+from models import load_policy, refuse_what_is_not_made
+from rollout import longest_row, refuse_beyond_context
 
 HERE = Path(__file__).resolve().parent
 
 # What comes with this project: the folder of each embedded model, and of each problem set.
-MODELS = {"tiny": HERE / "data" / "tiny", "tiny-long": HERE / "data" / "tiny_long" / "tiny"}
 SETS = {"arithmetic": HERE / "data", "arithmetic-long": HERE / "data" / "tiny_long"}
 
 # Raw string: without the r, "\b" is a backspace and the model is asked for "oxed{}".
@@ -204,13 +201,6 @@ def say_repeated(rows, where):
               file=sys.stderr)
 
 
-def refuse_what_is_not_made(flag, folder):
-    """Raise BadInput where the long task's folder is missing: it does not come with the project."""
-    if not folder.is_dir():
-        raise BadInput(f"{flag}: there is no {folder}; the third command at the top of "
-                       "data/make_tiny.py makes it.")
-
-
 def load_split(config):
     """(training rows, held-out rows); of a .jsonl file the latter are its last tenth, at most.
 
@@ -337,97 +327,71 @@ def build_prompt(tokenizer, problem, thinking=False, suffix=SUFFIX):
 
     With a chat template: one user message and the opening of the reply; `thinking` is the switch of
     the template, which only Qwen3 and its like have. Without one, as for base models: a bare
-    question, after the BOS token where the tokenizer would add one.
+    question, after the BOS token where the tokenizer would add one. Raises BadInput for a template
+    that fails, or that leaves the problem out.
     """
     if tokenizer.chat_template:
+        prompt = from_template(tokenizer, problem + suffix, thinking)
+        unmoved = thinking and prompt == from_template(tokenizer, problem + suffix, False)
+    else:
+        first = tokenizer("a").input_ids[:1]
+        bos = tokenizer.bos_token if first == [tokenizer.bos_token_id] else ""
+        prompt, unmoved = f"{bos}Question: {problem}{suffix}\nAnswer:", thinking
+    if unmoved:
+        note(f"--thinking changes nothing: --model {tokenizer.name_or_path} has no chat template "
+             "with a switch called enable_thinking or thinking.")
+    return prompt
+
+
+def from_template(tokenizer, message, thinking):
+    """The chat template's text of one user message, which must be in it: as a string, or, for
+    templates that expect that, as a list of parts. Raises BadInput."""
+    reasons = []
+    for content in (message, [{"type": "text", "text": message}]):
         # tokenize=False: transformers 5 otherwise returns a dict of ids, and text that is tokenised
         # later with special tokens would get a second BOS.
         try:
-            return tokenizer.apply_chat_template(
-                [{"role": "user", "content": problem + suffix}],
-                tokenize=False, add_generation_prompt=True, enable_thinking=thinking)
-        except TemplateError as error:
-            raise BadInput(f"--model {tokenizer.name_or_path}: its chat template refuses a user's "
-                           f"message alone ({error}).") from None
-    first = tokenizer("a").input_ids[:1]
-    bos = tokenizer.bos_token if first == [tokenizer.bos_token_id] else ""
-    return f"{bos}Question: {problem}{suffix}\nAnswer:"
+            prompt = tokenizer.apply_chat_template(
+                [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True,
+                enable_thinking=thinking, thinking=thinking)
+        except Exception as error:  # a template is a program, and may fail in any way
+            reason = str(error).strip().partition("\n")[0]
+            reasons.append(f"refuses a user's message alone ({type(error).__name__}: {reason})")
+            continue
+        if message.strip() in prompt:
+            return prompt
+        reasons.append(f"leaves the problem out: it makes {prompt[:60]!r} of {message[:60]!r}")
+    raise BadInput(f"--model {tokenizer.name_or_path}: its chat template {reasons[0]}.")
 
 
-def longest_prompt(model, tokenizer, prompts):
-    """Tokens of the longest prompt (int). Raises BadInput where the model cannot take it."""
-    context = getattr(model.config, "max_position_embeddings", None) or 2**63
-    # No token is shorter than a byte: shorter prompts than the context need not be counted.
-    long = [prompt for prompt in prompts if len(prompt.encode()) >= context]
-    tokens = tokenizer(long or [max(prompts, key=len)], add_special_tokens=False).input_ids
+@functools.cache
+def note(text):
+    """Say this on stderr, once."""
+    print(printable(text), file=sys.stderr)
+
+
+def longest_prompt(model, tokenizer, prompts, new_tokens=1):
+    """Tokens of the longest prompt (int). Raises BadInput for a prompt with a token that has no
+    embedding, or which leaves less room than new_tokens in the model's context."""
+    context, _ = longest_row(model.config)
+    rows = len(model.get_input_embeddings().weight)
+    counted = prompts
+    if max(tokenizer.get_vocab().values()) < rows:
+        # No token is shorter than a byte: shorter prompts than the context need not be counted.
+        counted = [prompt for prompt in prompts if len(prompt.encode()) + new_tokens >= context]
+        counted = counted or [max(prompts, key=len)]
+    tokens = tokenizer(counted, add_special_tokens=False).input_ids
+    largest = max((token for some in tokens for token in some), default=0)
+    if largest >= rows:
+        raise BadInput(f"--model {model.name_or_path}: its tokenizer writes token {largest}, but "
+                       f"it has only {rows} embeddings.")
     most = max(tokens, key=len)
     if len(most) >= context:
         text = tokenizer.decode(most)
         raise BadInput(f"--data: a prompt of {len(most):,} tokens leaves no room for an answer in "
                        f"the model's {context:,}; leave it out: {text[:60]!r}...")
-    if max(most, default=0) >= len(model.get_input_embeddings().weight):
-        raise BadInput(f"--model {model.name_or_path}: its tokenizer writes token {max(most)}, but "
-                       f"it has only {len(model.get_input_embeddings().weight)} embeddings.")
+    refuse_beyond_context(model.config, len(most), new_tokens)
     return len(most)
-
-
-def never_on_the_hub(name):
-    """Is this the path of a folder that is gone, and no id of the form owner/model?"""
-    parts = Path(name).parts
-    return name[:1] in ("", *"./~") or len(parts) > 2 or len(parts) == 2 and (
-        os.path.isdir(parts[0]) or parts[1].startswith("checkpoint"))
-
-
-def load_policy(name="tiny", device="cpu", dtype=torch.float32):
-    """Load (model, tokenizer) from a name in MODELS, a folder or a hub id, in eval mode. Weights
-    are fp32 unless told otherwise: an AdamW step of 1e-6 is lost in the rounding of bf16. Raises
-    BadInput naming the flag."""
-    try:
-        kind, index = torch.device(device).type, torch.device(device).index
-    except RuntimeError:
-        raise BadInput(f"--device {device}: no device of PyTorch; use cpu or cuda.") from None
-    if kind != "cpu" and (kind != "cuda" or (index or 0) >= torch.cuda.device_count()):
-        raise BadInput(f"--device {device}: PyTorch sees no CUDA card here; use --device cpu.")
-    if kind == "cuda" and index:
-        torch.cuda.set_device(index)  # streams, graphs and counts of memory are the current one's
-    where = MODELS.get(name, Path(name))
-    if name in MODELS:
-        refuse_what_is_not_made(f"--model {name}", where)
-    if where.is_dir() and not (where / "config.json").is_file():
-        raise BadInput(f"--model {name}: the folder has no config.json, so it holds no model.")
-    if not where.is_dir() and never_on_the_hub(str(name)):
-        raise BadInput(f"--model {name}: there is no such folder.")
-
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()  # one bar per weight file; downloads keep theirs
-    # No code from elsewhere: left unset, the first asks on a terminal; and a .bin is a pickle.
-    safe = dict(trust_remote_code=False, use_safetensors=True)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(str(where), **safe)
-        model, loaded = AutoModelForCausalLM.from_pretrained(
-            str(where), dtype=dtype, output_loading_info=True, **safe)
-    except Exception as error:  # a foreign folder can fail in any way, and each is about the folder
-        raise BadInput(f"--model {name}: no causal language model loads "
-                       f"({reason(error)})") from None
-    missing = sorted(loaded["missing_keys"])
-    if missing:
-        raise BadInput(f"--model {name}: its files lack {len(missing)} tensors, the first of them "
-                       f"{missing[0]}, which would be random.")
-    inputs = list(inspect.signature(model.base_model.forward).parameters)[:4]
-    if inputs[:3] != ["input_ids", "attention_mask", "position_ids"] or inputs[3] not in (
-            "past_key_values", "cache"):
-        raise BadInput(f"--model {name}: a {model.config.model_type} is no Llama-style decoder; "
-                       "Llama, Qwen 2 and 3, Gemma 3 and their like are supported.")
-    stops = stop_ids(model, tokenizer)
-    if tokenizer.pad_token is None and stops:  # harmless: every mask here comes from lengths
-        tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(stops[0])
-    if tokenizer.pad_token is None:
-        raise BadInput(f"--model {name}: neither its tokenizer nor its configs name a stop token "
-                       "(eos_token), so no completion could end.")
-    model.config.use_cache = True  # a checkpoint saved while training may say False: 10x slower
-    return model.to(device).eval(), tokenizer
 
 
 def main(argv=None):

@@ -37,6 +37,7 @@ from safetensors import SafetensorError, safe_open
 import evaluate
 import problems
 from engine.errors import BadInput, run_cli
+from engine.folders import save_model, save_tokenizer, try_to_save
 
 CHUNK = 2**16  # numbers of each snapshot in fp64 at a time
 GROUPS = {"norms": "norm|ln_", "embedding": "embed|wte|wpe", "lm_head": "lm_head",
@@ -183,6 +184,7 @@ def main(argv=None):
     tasks = problems.load_problems(args.data, "test", args.limit)
     try:
         model, tokenizer = problems.load_policy(args.base, args.device)
+        try_to_save(model, tokenizer, args.base)
         found = find_snapshots(args.snapshots)
         steps = [step for step in found if step <= args.until]
         new, fits = relex(model.state_dict(), [found[s] for s in steps], steps, args.to, args.rank)
@@ -191,8 +193,8 @@ def main(argv=None):
     for group, (count, fit) in pool(fits).items():
         print(f"{group:9} {count:4} tensors  explained {fit.explained:.4f}  R^2 {fit.r2:.4f}")
     model.load_state_dict(new)
-    model.save_pretrained(args.out)
-    tokenizer.save_pretrained(args.out)
+    save_model(args.out, model)
+    save_tokenizer(args.out, tokenizer)
     real = {f"observed-{step}": found[step] for step in (steps[-1], args.to) if step in found}
     for label, weights in {f"predicted-{args.to}": new, **real}.items():
         model.load_state_dict({name: weights[name] for name in weights}, strict=False)

@@ -21,16 +21,19 @@ What we left out, on purpose: beam search, repetition penalties, several servers
 """
 import functools
 import itertools
+import math
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from tqdm import tqdm
-from transformers import DynamicCache
 
 from engine import decode
+from engine.caches import Cache, has_recurrent_layers, repeat_rows, select_rows
+from engine.errors import BadInput
 from engine.memory import cache_bytes, free_bytes
 from engine.seeds import row_keys, uniforms
+from logprobs import lm_head
 
 
 @dataclass
@@ -68,6 +71,53 @@ def stop_ids(model, tokenizer):
         ids = source.eos_token_id
         found |= set(ids if isinstance(ids, (list, tuple)) else [ids])
     return sorted(found - {None})
+
+
+def longest_row(config):
+    """(tokens that a row may have, why no more): the model's context, or less.
+
+    RoPE of the kinds longrope and dynamic turns by other angles once a row is longer than the
+    original context, and keys that are in the cache by then were turned by the old ones.
+    """
+    context = getattr(config, "max_position_embeddings", None) or math.inf
+    found = [(context, f"the model's context of {context:,}")]
+    for rope in rope_settings(config):
+        kind = rope.get("rope_type", rope.get("type"))
+        if kind in ("longrope", "dynamic"):
+            original = rope.get("original_max_position_embeddings") or getattr(
+                config, "original_max_position_embeddings", None) or context
+            found.append((original, f"{original:,}, where its {kind} RoPE changes and cached keys "
+                                    "do not"))
+    return min(found)
+
+
+def refuse_beyond_context(config, prompt, new):
+    """Raise BadInput unless a prompt of so many tokens and so many new ones fit in a row."""
+    most, why = longest_row(config)
+    if prompt + new > most:
+        raise BadInput(f"--max-new-tokens {new}: after the longest prompt, of {prompt:,} tokens, "
+                       f"they go beyond {why}; at most {max(0, most - prompt):,} fit.")
+
+
+def rope_settings(config):
+    """The config's RoPE settings, dicts: one, or one for each type of layer."""
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    nested = [one for one in rope.values() if isinstance(one, dict)]
+    return nested or [rope]
+
+
+def answers(rollouts, tokenizer):
+    """What is graded, B strings: the completion, or "" for one that never leaves the <think> which
+    its prompt opened, as templates of reasoning models do: a box in there is no answer."""
+    opened, found = {}, []
+    for ids, mask, text in zip(rollouts.prompt_ids.tolist(), rollouts.prompt_mask.tolist(),
+                               rollouts.texts):
+        end = tuple(i for i, real in zip(ids[-32:], mask[-32:]) if real)  # what the template adds
+        if end not in opened:
+            said = tokenizer.decode(list(end))
+            opened[end] = said.rfind("<think>") > said.rfind("</think>")
+        found.append("" if opened[end] and "</think>" not in text else text)
+    return found
 
 
 # -------------------------------------------------------------------------- one token
@@ -108,13 +158,6 @@ def draw(logits, u, temperature=1.0, top_p=1.0, top_k=0):
 
 
 # -------------------------------------------------------------------------- batches of rows
-
-
-class Cache(DynamicCache):
-    """A KV cache in the values' dtype: under autocast a key normalised in fp32 would stay fp32."""
-
-    def update(self, key, value, *args, **options):
-        return super().update(key.to(value.dtype), value, *args, **options)
 
 
 @contextmanager
@@ -161,10 +204,10 @@ def generate(model, prompt_ids, prompt_mask, samples, keys, stops, max_new_token
     # gap between prompt and completion is masked; positions are counted over real tokens.
     # By place: transformers 5.24 renamed the fourth argument, past_key_values, to cache.
     out = model.base_model(prompt_ids, prompt_mask, None, cache, use_cache=True)
-    cache.batch_repeat_interleave(samples)  # one prefill, shared by the group
+    repeat_rows(cache, len(prompt_ids), samples, prompt_ids.device)  # one prefill for the group
     last = prompt_mask.sum(1) - 1  # (n,)
     hidden = out.last_hidden_state[torch.arange(len(last), device=last.device), last]  # (n, H)
-    logits = model.get_output_embeddings()(hidden).repeat_interleave(samples, 0)  # (B, V)
+    logits = lm_head(model)(hidden).repeat_interleave(samples, 0)  # (B, V)
     mask = prompt_mask.repeat_interleave(samples, 0)  # (B, P)
     B, device = len(mask), mask.device
     ids = torch.full((B, max_new_tokens), pad_id, device=device)  # (B, T)
@@ -185,7 +228,7 @@ def generate(model, prompt_ids, prompt_mask, samples, keys, stops, max_new_token
             break
         if alive <= 0.75 * len(rows):  # not at every stop: copying the cache costs
             keep = speaking.nonzero()[:, 0]  # (R',)
-            cache.batch_select_indices(keep)
+            select_rows(cache, keep)
             rows, token, mask = rows[keep], token[keep], mask[keep]
         mask = torch.cat([mask, mask.new_ones(len(rows), 1)], 1)  # (R, P + t + 1)
         out = model(token[:, None], mask, mask.sum(1, keepdim=True) - 1, cache,
@@ -212,7 +255,7 @@ def sample(model, tokenizer, prompts, *, samples=1, max_new_tokens, temperature=
     recordings of --compile are let go where the KV cache would not fit beside them.
     keys: N ints that name the prompts for the random numbers (default 0..N-1); batch_size: rows at
     a time, rounded to whole prompts (default all). Raises ValueError for an empty list, a prompt
-    without tokens, and samples or max_new_tokens below 1.
+    without tokens, and samples or max_new_tokens below 1; BadInput where the context is too small.
     """
     if not prompts or max_new_tokens < 1 or samples < 1:
         raise ValueError("sample() needs at least one prompt, one sample and one new token.")
@@ -220,6 +263,7 @@ def sample(model, tokenizer, prompts, *, samples=1, max_new_tokens, temperature=
         tokens = tokenizer(list(prompts), add_special_tokens=False).input_ids
     else:
         tokens = [list(ids) for ids in prompts]
+    refuse_beyond_context(model.config, max(map(len, tokens)), max_new_tokens)
     if not all(tokens):
         raise ValueError(f"prompt {tokens.index([])} has no tokens; "
                          "a base model needs a text or a BOS.")
@@ -244,8 +288,10 @@ def sample(model, tokenizer, prompts, *, samples=1, max_new_tokens, temperature=
             say_once(f"{model.config.model_type}: no fast decode step, the simple loop samples")
     batches = [order[i:i + chunk] for i in range(0, N, chunk)]
     window = getattr(model.config, "sliding_window", None)
-    if window and max(map(len, tokens)) + max_new_tokens > window:
-        # The window counts cache slots, the gap after a short prompt included: no gaps, then.
+    crossed = window and max(map(len, tokens)) + max_new_tokens > window
+    if crossed or has_recurrent_layers(model.config):
+        # A window counts cache slots, the gap after a short prompt included, and a recurrent layer
+        # reads the gap like a text: no gaps, then.
         batches = [list(same) for batch in batches
                    for _, same in itertools.groupby(batch, key=lambda i: len(tokens[i]))]
     done = [None] * N  # per prompt: (ids, lengths, finished, logprobs)

@@ -25,7 +25,7 @@ import saliency
 import verify
 from engine.errors import BadInput, printable, run_cli
 from logprobs import forward_pass
-from rollout import Rollouts, pad, sample
+from rollout import Rollouts, answers, pad, sample
 
 # ------------------------------------------------------------------------------ one scale
 
@@ -239,6 +239,7 @@ def main(argv=None):
             text = open(args.completion, encoding="utf-8").read()
         except (OSError, UnicodeDecodeError) as error:
             raise BadInput(f"--completion {args.completion}: {error.args[-1]}.") from None
+        problems.longest_prompt(model, tokenizer, [prompt + text])
         encoded = [tokenizer(t, add_special_tokens=False).input_ids for t in (prompt, text or " ")]
         (asked, real), (ids, mask) = (pad([row], 0, "right") for row in encoded)  # (1, n)
         text = tokenizer.decode(ids[0], skip_special_tokens=True)  # what the ids say, to the letter
@@ -246,12 +247,13 @@ def main(argv=None):
     else:
         out = sample(model, tokenizer, [prompt], samples=8, max_new_tokens=256)
     # The longest one with a box: it has the most tokens for the answer to lean on.
-    i = max(range(len(out.texts)), key=lambda i: (verify.last_boxed(out.texts[i]) is not None,
-                                                  out.lengths[i]))
-    forward = forward_pass(model, out, torch.tensor([i]), 1.0, texts=out.texts[i:i + 1],
+    texts = answers(out, tokenizer)
+    i = max(range(len(texts)), key=lambda i: (verify.last_boxed(texts[i]) is not None,
+                                              out.lengths[i]))
+    forward = forward_pass(model, out, torch.tensor([i]), 1.0, texts=texts[i:i + 1],
                                 rewards=None, advantages=None, tokenizer=tokenizer)
     ids = forward.completion_ids[0].tolist()
-    span = saliency.answer_span(tokenizer, ids, out.texts[i])
+    span = saliency.answer_span(tokenizer, ids, texts[i])
     if span is None:
         where = f"--completion {args.completion}: it" if args.completion else (
             f"--problem {args.problem!r}: none of 8 completions")

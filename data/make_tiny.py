@@ -203,7 +203,7 @@ def make_tokenizer():
 def make_model(tokenizer):
     config = Qwen3Config(
         vocab_size=len(tokenizer), hidden_size=128, intermediate_size=512, num_hidden_layers=3,
-        num_attention_heads=4, num_key_value_heads=2, head_dim=32, max_position_embeddings=512,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=32, max_position_embeddings=1024,
         tie_word_embeddings=True, rope_theta=10_000.0, use_cache=True,
         eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, bos_token_id=None)
     model = Qwen3ForCausalLM(config)

@@ -41,6 +41,7 @@ from safetensors import SafetensorError
 
 from engine.errors import BadInput, printable, reason, stops
 from engine.files import digest, hold, release, sync, write
+from engine.folders import save_model, save_tokenizer
 
 # What may differ from the run's own on --resume: where it lies, how long it goes on, and what
 # changes memory and speed but no gradient (beyond rounding).
@@ -84,8 +85,8 @@ def whole(final, step, run):
 def save(folder, model, tokenizer, optimizer, step, settings):
     """Write FOLDER/checkpoint: model, tokenizer, Adam's state, step and settings (a flat dict)."""
     with whole(folder / "checkpoint", step, folder) as new:
-        model.save_pretrained(new)
-        tokenizer.save_pretrained(new)
+        save_model(new, model)
+        save_tokenizer(new, tokenizer)
         state = {"optimizer": optimizer.state_dict(), "step": step, "settings": settings}
         torch.save(state, new / "trainer.pt")
 
@@ -94,7 +95,7 @@ def snapshot(folder, model, step):
     """Write FOLDER/snapshots/step_00010: fp32 weights, for relex.py."""
     final = folder / "snapshots" / f"step_{step:05d}"
     with whole(final, step, folder) as new:
-        model.save_pretrained(new)
+        save_model(new, model)
     shutil.rmtree(final.with_name(final.name + ".old"), ignore_errors=True)  # a step done again
 
 

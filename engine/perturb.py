@@ -12,6 +12,7 @@ import torch
 from transformers import DynamicCache
 
 from engine import decode
+from engine.caches import repeat_rows
 
 
 @torch.no_grad()
@@ -72,7 +73,7 @@ def copies(body, row, first, start, substitute, prompt_cache, chunk):
         j = torch.arange(end - begin)                        # (c - 1,)
         changed[j, j] = substitute.to(row.dtype)
         branch = copy.deepcopy(cache)
-        branch.batch_repeat_interleave(len(changed))
+        repeat_rows(branch, 1, len(changed), row.device)
         yield run(body, changed, branch)
 
 

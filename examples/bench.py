@@ -65,6 +65,9 @@ class Ids:
     def __call__(self, texts, add_special_tokens=False):
         return SimpleNamespace(input_ids=[[int(x) for x in text.split()] for text in texts])
 
+    def decode(self, ids, **options):
+        return ""
+
     def batch_decode(self, rows, **options):
         return [""] * len(rows)
 

@@ -46,7 +46,7 @@ from engine.errors import BadInput, run_cli
 from engine.perturb import perturbation
 from intervals import bootstrap, middle95
 from logprobs import forward_pass
-from rollout import Rollouts, sample
+from rollout import Rollouts, answers, sample
 
 
 def ranks(x):
@@ -145,7 +145,7 @@ def choose(model, tokenizer, rows, args):
     pool = sample(model, tokenizer, prompts, samples=8, max_new_tokens=args.max_new_tokens,
                   seed=args.seed, batch_size=256)
     asked = [(row["answer"], row["problem"]) for row in rows for _ in range(8)]
-    triples = [(text, *gold) for text, gold in zip(pool.texts, asked)]
+    triples = [(text, *gold) for text, gold in zip(answers(pool, tokenizer), asked)]
     right = torch.tensor(verify.verify_all(triples, strict=True)).view(-1, 8)
     chosen, wanted = {True: [], False: []}, args.completions // 2
     for i, group in enumerate(right):

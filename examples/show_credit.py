@@ -60,11 +60,12 @@ def main(argv=None):
     prompt = problems.build_prompt(tokenizer, args.problem)
     out = rollout.sample(model, tokenizer, [prompt], samples=args.samples, seed=args.seed,
                          max_new_tokens=args.max_new_tokens)
-    triples = [(text, args.answer, args.problem) for text in out.texts]
+    texts = rollout.answers(out, tokenizer)
+    triples = [(text, args.answer, args.problem) for text in texts]
     right = verify.verify_all(triples, strict=True)
     rewards = torch.tensor([right], dtype=torch.float32)                     # (1, G)
     forward = forward_pass(
-        model, out, torch.arange(args.samples), 1.0, tokenizer=tokenizer, texts=out.texts,
+        model, out, torch.arange(args.samples), 1.0, tokenizer=tokenizer, texts=texts,
         rewards=rewards[0], advantages=grpo.group_advantages(rewards)[0])
     spans = saliency.answer_spans(forward)                                   # (G, 4)
     methods, shown = columns(forward, spans), []

@@ -214,7 +214,7 @@ DATA = {
     "brackets 100,000 deep": ('{"problem": "?", "answer": ' + "[" * 100_000, "line 1: not JSON"),
     "an escape sequence": ('{"problem": "?", "answer": "2", "id": "\\u001b[2J"}\n' * 2, "\\x1b[2J"),
     "a megabyte": (json.dumps({**ROW, "problem": "add one, " * 120_000}), "leaves no room"),
-    "longer than the context": (json.dumps({**ROW, "problem": "x" * 600}), "leaves no room"),
+    "longer than the context": (json.dumps({**ROW, "problem": "x" * 1200}), "leaves no room"),
 }
 
 
@@ -315,9 +315,9 @@ MODELS = {
     "weights in a pickle": (pickled, "no causal language model loads"),
     "code of its own": (remote_code, "no causal language model loads"),
     "GPT-2": (other_kind(GPT2Config(vocab_size=99, n_embd=16, n_layer=1, n_head=2),
-                         GPT2LMHeadModel), "no Llama-style decoder"),
+                         GPT2LMHeadModel), "cannot be run apart from its LM head"),
     "BERT": (other_kind(BertConfig(vocab_size=99, is_decoder=True, **SIZES), BertLMHeadModel),
-             "no Llama-style decoder"),
+             "cannot be run apart from its LM head"),
     "half a weight file": (changed("model.safetensors", b"\x20" + b"\0" * 7 + b"{}"), "--model"),
     "an empty weight file": (changed("model.safetensors", b""), "--model"),
     "no weight file": (changed("model.safetensors"), "--model"),

@@ -358,6 +358,8 @@ class Policy:
             texts=texts,
             finished=[not t.endswith("...") for t in texts],
             lengths=[len(t) for t in texts],
+            prompt_ids=torch.zeros(len(texts), 1, dtype=torch.int64),
+            prompt_mask=torch.ones(len(texts), 1, dtype=torch.bool),
         )
 
     def evaluate(self, rows=ROWS, **settings):

@@ -729,19 +729,6 @@ def test_recomputing_activations_says_nothing_about_transformers(tmp_path):
     assert summary["step"] == 1
 
 
-# ------------------------------------------------------------------ mistakes
-
-
-def test_a_model_that_scales_its_logits_is_refused(tmp_path, monkeypatch):
-    """The head is applied by hand; Granite, Cohere and Gemma 2 do more than that to their logits,
-    so they would be sampled from one distribution and scored under another."""
-    exact = logprobs_module.token_logprobs
-    monkeypatch.setattr(logprobs_module, "token_logprobs", lambda *a, **k: (
-        exact(*a, **k)[0] * 1.5, exact(*a, **k)[1]))
-    with pytest.raises(BadInput, match="scale or cap"):
-        run("grpo", tmp_path, "--steps", 2, "--name", tmp_path / "a")
-
-
 # ------------------------------------------------------------------ the memory line
 
 

@@ -508,21 +508,6 @@ def test_the_controls_reach_the_loop(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "run/summary.json").read_text())["before"] is None
 
 
-@pytest.mark.parametrize("noise, refused", [(.05, False), (.08, True)])
-def test_a_sampler_that_is_not_the_policy_is_refused(noise, refused, tmp_path, monkeypatch):
-    """The mean of |noise| is 0.8 of its size: 0.04 nats are let through, 0.064 are not."""
-    Stage(monkeypatch, ROWS, noise=noise)
-    data = tmp_path / "rows.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    argv = flags(tmp_path / "run", saved_policy(tmp_path / "policy"), data, steps=1, prompts=3,
-                 eval_problems=0)
-    if refused:
-        with pytest.raises(grpo.BadInput, match="sampler and scorer differ by 0.0[67] nats"):
-            train(argv, grpo.uniform)
-    else:
-        train(argv, grpo.uniform)
-
-
 def test_train_checks_its_settings_itself(tmp_path):
     """A config that another program made did not pass the command line."""
     config = parsed(flags(tmp_path / "run", "nowhere", "nowhere", group=1))

@@ -1,0 +1,152 @@
+"""Writes docs/models.md: which architectures of transformers work here, which are refused and why.
+
+    python docs/models.py
+
+Of each architecture that AutoModelForCausalLM knows, a tiny random model is made, saved, loaded as
+--model loads it, and sampled from. What the sampler and the scorer say of every drawn token is then
+compared with plain transformers: the whole model, one row at a time, no cache, no padding.
+"""
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "critical"}
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import torch
+import transformers
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+import problems
+import rollout
+from engine.errors import BadInput
+from logprobs import forward_pass
+
+SIZE = dict(
+    hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=8, max_position_embeddings=512, vocab_size=131, pad_token_id=0,
+    bos_token_id=None, eos_token_id=2, sliding_window=512, moe_intermediate_size=16, num_experts=4,
+    num_local_experts=4, n_routed_experts=4, num_experts_per_tok=2,
+    shared_expert_intermediate_size=16, linear_num_value_heads=4, linear_num_key_heads=2,
+    linear_key_head_dim=8,
+    linear_value_head_dim=8, query_pre_attn_scalar=8)
+MORE = {
+    "cohere": dict(logit_scale=0.25),
+    "falcon_h1": dict(mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_d_state=8,
+                      mamba_chunk_size=8),
+    "granite": dict(logits_scaling=4.0),
+    "granitemoe": dict(logits_scaling=4.0),
+    "lfm2": dict(layer_types=["conv", "full_attention"]),
+    "qwen3_5_text": dict(layer_types=["linear_attention", "full_attention"]),
+    "qwen3_next": dict(layer_types=["linear_attention", "full_attention"]),
+    "phi3": dict(sliding_window=None),
+    "deepseek_v2": dict(q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8,
+                        v_head_dim=8, n_group=1, topk_group=1, num_key_value_heads=4),
+    "deepseek_v3": dict(q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8,
+                        v_head_dim=8, n_group=1, topk_group=1, num_key_value_heads=4),
+}
+LARGEST = 5_000_000  # parameters; an architecture whose sizes have other names stays larger
+SECONDS = 30
+
+
+class TooSlow(BaseException):
+    """Not an Exception, so that nobody on the way takes it for the architecture's own."""
+
+
+def too_slow(*_):
+    raise TooSlow
+
+
+def make(kind, folder):
+    """A tiny random model of this type with the embedded tokenizer. False if it cannot be made."""
+    torch.manual_seed(0)
+    config = CONFIG_MAPPING[kind](**{**SIZE, **MORE.get(kind, {})})
+    with torch.device("meta"):
+        size = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
+    if size > LARGEST:
+        raise ValueError(f"{size / 1e6:.0f} M parameters")
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.ndim > 1:
+                p.copy_(torch.randn(p.shape) * 0.2)
+    model.save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(ROOT / "data" / "tiny" / name, folder)
+
+
+def difference(model, tokenizer):
+    """The largest |log-probability - plain transformers'|, of the sampler's and the scorer's."""
+    prompts = [problems.build_prompt(tokenizer, text) for text in ("7, add 5.", "1, times 4, add")]
+    out = rollout.sample(model, tokenizer, prompts, samples=2, max_new_tokens=8)
+    worst = 0.0
+    with torch.no_grad():
+        scored = forward_pass(model, out, range(4)).logprobs  # (4, T)
+        for i, n in enumerate(out.lengths.tolist()):
+            said = out.completion_ids[i, :n]
+            row = torch.cat([out.prompt_ids[i][out.prompt_mask[i]], said])[None]
+            log_p = model(row, use_cache=False).logits[0, -n - 1:-1].log_softmax(-1)  # (n, V)
+            truth = log_p.gather(1, said[:, None])[:, 0]
+            for found in (out.logprobs, scored):
+                worst = max(worst, float((truth - found[i, :n]).abs().max()))
+    return worst
+
+
+def verdict(kind):
+    """(works, refused, WRONG or not made; the difference or the reason)."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            make(kind, folder)
+        except (Exception, TooSlow) as error:  # its config wants other sizes
+            return "not made", f"{type(error).__name__}: {error}".partition("\n")[0][:80]
+        try:
+            apart = difference(*problems.load_policy(folder))
+        except TooSlow:
+            return "not made", f"more than {SECONDS} s"
+        except BadInput as refusal:
+            return "refused", str(refusal).replace(f"--model {folder}: ", "").rpartition("; ")[0]
+        except Exception as error:  # to be seen in the table
+            return "WRONG", f"{type(error).__name__}: {error}".partition("\n")[0][:80]
+    return ("works" if apart < 1e-4 else "WRONG"), f"{apart:.0e}"
+
+
+def main():
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGALRM, too_slow)
+    found = {}
+    for kind in sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
+        if kind in CONFIG_MAPPING:
+            signal.alarm(SECONDS)
+            found[kind] = verdict(kind)
+            signal.alarm(0)
+            print(kind, *found[kind], flush=True)
+    count = {word: sum(f[0] == word for f in found.values())
+             for word in ("works", "refused", "WRONG", "not made")}
+    lines = [
+        "# Architectures", "",
+        f"`python docs/models.py`, transformers {transformers.__version__}, torch "
+        f"{torch.__version__}: tiny random models of transformers' own configs; **{count['works']} "
+        f"work, {count['refused']} are refused at load in one sentence, {count['WRONG']} are "
+        f"wrong**, and {count['not made']} could not be made this small, so nothing is said of "
+        "them. The number is the largest difference, in nats, between plain transformers (the "
+        "whole model, one row at a time, no cache) and the sampler or the scorer, over every drawn "
+        "token. Every load of a model makes a short form of this comparison (models.py).", "",
+        "| type | works | largest difference |", "|---|---|---|"]
+    lines += [f"| {kind} | yes | {what} |" for kind, (word, what) in found.items()
+              if word == "works"]
+    lines += ["", "| type | refused, because |", "|---|---|"]
+    lines += [f"| {kind} | {what.replace('|', '/')} |" for kind, (word, what) in found.items()
+              if word in ("refused", "WRONG")]
+    lines += ["", "Not made: " + ", ".join(k for k, f in found.items() if f[0] == "not made") + "."]
+    (ROOT / "docs" / "models.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
