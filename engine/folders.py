@@ -29,6 +29,8 @@ def save_tokenizer(folder, tokenizer):
         config.pop(name, None)
     if config.get("tokenizer_class") == "TokenizersBackend":
         config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    if isinstance(config.get("extra_special_tokens"), list):  # a dict in transformers 4
+        config["additional_special_tokens"] = config.pop("extra_special_tokens")
     put(path, config)
 
 
