@@ -164,6 +164,14 @@ def test_flat_short_and_broken_signals_fall_back_to_ones(s):
     assert fell_back and (w == 1).all()
 
 
+def test_a_broken_signal_breaks_no_other_row():
+    s = torch.tensor([[1., 2], [1, math.nan], [1, 2]])
+    mask = torch.ones(3, 2, dtype=torch.bool)
+    w, fell_back = oar_credit(s, mask, mask)
+    assert fell_back.tolist() == [False, True, False]
+    close(w, [[.095238, 1.904762], [1, 1], [.095238, 1.904762]], 1e-6)
+
+
 def test_negative_signals_count_as_nothing():
     """R16: log(1 + s) of -1.5 is not finite; a likelihood that rose is no importance."""
     assert torch.equal(reshape([-1.5, -.3, 1., 2.])[0], reshape([0., 0., 1., 2.])[0])
