@@ -218,8 +218,9 @@ def measure(model, tokenizer, held_out, config, when):
 def describe(model, problems, **settings):
     """The header of a file: what the numbers depend on and, as made_on, what they should not."""
     code, here = hashlib.sha256(), Path(__file__).resolve().parent
-    for module in ("problems", "rollout", "verify", "engine/seeds", "engine/decode"):
-        code.update((here / f"{module}.py").read_bytes())  # they ask, sample and grade
+    for module in ("problems", "models", "logprobs", "rollout", "verify", "engine/seeds",
+                   "engine/caches", "engine/decode"):
+        code.update((here / f"{module}.py").read_bytes())  # they load, ask, sample and grade
     rows = [[row["id"], row["problem"], row["answer"]] for row in problems]
     try:
         git = ["git", "-C", here, "describe", "--always", "--dirty"]
