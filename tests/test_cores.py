@@ -348,7 +348,7 @@ def test_perturbation_stays_where_its_forward_is(monkeypatch):
         head=torch.nn.Linear(3, 7, device="meta"),
         body=SimpleNamespace(get_input_embeddings=lambda: table),
         tokenizer=SimpleNamespace(pad_token_id=2))
-    monkeypatch.setattr(saliency, "run_layers", lambda forward, x: x)
+    monkeypatch.setattr(saliency, "layers_again", lambda forward, x: x)
     assert saliency.perturbation(forward, boxes((1, 2, 3, 4))).device.type == "meta"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import grpo
+import models
 import problems
 import scrl
 from engine import flags
@@ -137,7 +138,7 @@ def test_options_make_a_task():
 def folder(tmp_path, monkeypatch):
     """The place of the long task, for this test: empty."""
     place = tmp_path / "tiny_long"
-    monkeypatch.setitem(problems.MODELS, "tiny-long", place / "tiny")
+    monkeypatch.setitem(models.MODELS, "tiny-long", place / "tiny")
     monkeypatch.setitem(problems.SETS, "arithmetic-long", place)
     monkeypatch.chdir(tmp_path)
     return place

@@ -235,7 +235,7 @@ def test_the_figures_are_of_all_problems():
     texts = [right, right, ["no"], ["no"], wrong, ["no"], [r"\boxed{2}"], ["no"]]
     out, tokenizer = rollouts_of(*texts)
     config = SimpleNamespace(group=4, arm="scrl")
-    _, _, figures = scrl.judge(out, [row, row], config, tokenizer)
+    _, _, figures = scrl.subproblem_reward(out, [row, row], config, tokenizer)
     assert figures == {"compliance": .75, "prefix": .5, "original": .25}
 
 
@@ -252,7 +252,8 @@ def test_an_answer_outside_of_a_box_is_not_right():
 def test_what_judge_returns_lies_where_the_rollouts_lie():
     """Its texts are read on the CPU; the update needs tensors of the card's."""
     here, tokenizer = rollouts_of(*lessons(), *ORIGINALS)
-    there = SimpleNamespace(completion_mask=here.completion_mask, texts=here.texts,
+    there = SimpleNamespace(prompt_ids=here.prompt_ids, prompt_mask=here.prompt_mask,
+                            completion_mask=here.completion_mask, texts=here.texts,
                             sampled=here.sampled, lengths=here.lengths.to("meta"))
     config = SimpleNamespace(group=8, arm="scrl")
     rewards, A, _ = scrl.subproblem_reward(there, [ROW], config, tokenizer)
