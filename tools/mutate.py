@@ -88,7 +88,8 @@ def mutants(file):
 def tests(file, folder):
     """In a process of its own: the tests of this file, in the copy of the tree that lies there."""
     os.setsid()
-    os.dup2(os.open(f"{folder}/log", os.O_WRONLY | os.O_CREAT), 1)
+    for stream in (1, 2):
+        os.dup2(os.open(f"{folder}/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
     os.chdir(f"{folder}/tree")
     options = ["-xq", "-p", "no:cacheprovider", f"--basetemp={folder}/tmp"]
     sys.exit(pytest.main([*options, *(f"tests/test_{name}.py" for name in TESTS[file].split())]))
@@ -129,8 +130,7 @@ def main():
     args = parser.parse_args()
     jobs, tally = chosen(args), defaultdict(Counter)
     for file in args.files:
-        whole = dict(key=[file], line=0, code=(ROOT / file).read_text())
-        if outcome(whole)["result"] == "killed":
+        if outcome(dict(key=[file], line=0, code=(ROOT / file).read_text()))["result"] == "killed":
             sys.exit(f"{file}: its tests fail on it as it is.")
     OUT.parent.mkdir(exist_ok=True)
     with OUT.open("a" if args.again else "w") as out, ThreadPool(args.jobs) as pool:
