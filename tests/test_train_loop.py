@@ -147,8 +147,8 @@ class Stage:
         return self.credits[-1](forward)
 
     def spread(self, table):
-        """Completion 1 of every step gets the weights furthest from 1: it is the example."""
-        table[1] += 8
+        """Completion 16 of every step gets the weights furthest from 1: it is the example."""
+        table[4 * GROUP] += 8
 
 
 def saved_policy(folder):
@@ -390,7 +390,7 @@ def test_the_example_is_the_completion_with_the_widest_weights(story):
     is_the_widest(story.second[0]["example"], story.stage.sampled[2], story.right[2])
     found = is_the_widest(story.saved.summary["example"], story.stage.sampled[1], story.right[1])
     rewards = story.stage.sampled[1].rewards.flatten()
-    assert rewards[found] != rewards[0]
+    assert found == 4 * GROUP and rewards[found] != rewards[0]
 
 
 def test_the_score_is_of_held_out_problems_before_and_after(story):
@@ -434,7 +434,7 @@ def test_the_hooks_of_a_method(tmp_path, monkeypatch):
 
     def near_nothing(table):
         table.clamp_(0.5, 0.9)
-        table[1] = 0.01
+        table[5] = 0.01
 
     def ask(tokenizer, row, config):
         return [f"first: {row['problem']}", f"second: {row['problem']}"]
@@ -488,7 +488,7 @@ def test_the_hooks_of_a_method(tmp_path, monkeypatch):
     assert equal(parameters_of(folder / "checkpoint"), stage.measured[-1].parameters)
     assert not (folder / "snapshots").exists() and not (folder / "pages").exists()
     assert not (folder / "checkpoint.old").exists()
-    assert is_the_widest(summary["example"], first, right) == 1
+    assert is_the_widest(summary["example"], first, right) == 5
 
 
 def test_the_controls_reach_the_loop(tmp_path, monkeypatch):
