@@ -16,6 +16,7 @@ Every random number is keyed by the seed and the completions' own ids, so neithe
 not get the same coin twice, or the coin would be a verdict after all.
 """
 import re
+from pathlib import Path
 
 import torch
 
@@ -191,9 +192,13 @@ def apply(config, credit_fn, reward_fn, whole_batch):
 
 def refuse_an_oracle(config):
     """Raise BadInput where nobody knows the slip, or where a method has advantages of its own."""
-    if config.data not in problems.SETS:
-        raise BadInput(f"--credit oracle: it knows the steps of the embedded arithmetic alone, not "
-                       f"those of --data {config.data}; take another --credit.")
+    known = config.data in problems.SETS
+    if config.data.endswith(".jsonl"):
+        rows = problems.read_jsonl(Path(config.data))
+        known = all(STATEMENT.search(row["problem"]) for row in rows)
+    if not known:
+        raise BadInput(f"--credit oracle: it knows the steps of the embedded arithmetic alone, "
+                       f"not those of --data {config.data}; take another --credit.")
     if config.method in ("scrl", "vine"):
         raise BadInput(f"--credit oracle: {config.method}.py has advantages of its own for parts "
                        "of a completion; take grpo.py --credit oracle.")

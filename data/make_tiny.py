@@ -28,7 +28,8 @@ On such short chains hardly anything is to be gained by knowing which line was w
 is for comparing methods of credit: more lines, more of them announced as sloppy, fewer glances.
 
 What we left out, on purpose: any tuning of this file with a credit method in the loop. Task, size
-and noise were chosen with plain GRPO alone and then frozen, so the demonstration is not rigged.
+and noise were chosen with plain GRPO alone, those of the long task with GRPO and the step oracle,
+and then frozen, so the comparison is not rigged.
 """
 import argparse
 import json

@@ -20,8 +20,8 @@ DEMO = dict(data="arithmetic", device="cpu", steps=40, prompts=16, max_new_token
             warmup=5, tokens_per_microbatch=8192, eval_problems=200, eval_samples=4,
             save_every=0)
 # Long chains in small batches: where it pays to know which line was wrong (data/make_tiny.py).
-DEMO_LONG = {**DEMO, "data": "arithmetic-long", "steps": 160, "prompts": 4, "max_new_tokens": 160,
-             "lr": 1e-4}
+DEMO_LONG = {**DEMO, "data": "arithmetic-long", "steps": 80, "prompts": 2, "max_new_tokens": 160,
+             "lr": 5e-5}
 DEMOS = {"tiny": DEMO, "tiny-long": DEMO_LONG}
 
 # ------------------------------------------------------------------------------ flags

@@ -8,6 +8,10 @@ token the mean of its completion, so that a completion pulls as hard as under GR
 it more than another (the mean over all shuffles). `random` asks if the verdict matters: a coin.
 `grail-rounding` is GRAIL with smaller micro-batches, so it should differ by rounding alone.
 
+Two arms know more than a method can. `oracle` puts a wrong completion's blame on its first wrong
+line alone; `vine` samples what each line did to the chance of success, at a price. `entropy` knows
+less: its weight is the token's own entropy.
+
 The two arms of RECIPE train as the release of GRAIL does: the constant loss, four passes over each
 batch, truncated rows masked. From the second pass on the policy has moved, and the clip can act.
 
@@ -26,6 +30,7 @@ import grpo
 import oar
 import released
 import scrl
+import vine
 from grail import grail_credit
 from saliency import before_answer
 
@@ -67,6 +72,7 @@ ARMS = {
     "scrl": (scrl, ""), "grpo-std": (grpo, "--scale-by-std"),
     "shuffled": (grail, "--credit shuffled"), "level": (grail, "", level),
     "random": (grpo, "--reward random"),
+    "oracle": (grpo, "--credit oracle"), "entropy": (grpo, "--credit entropy"), "vine": (vine, ""),
     "grpo-release-recipe": (grpo, RECIPE),
     "grail-release-recipe": (grail, f"--as-released {RECIPE}"),
 }

@@ -54,6 +54,16 @@ QUESTIONS = {
             ("grail-correct", "grpo"), ("grail-correct", "correct-level"),
             ("correct-level", "grpo")], "sampled"),
     ],
+    "study_long": [
+        ("Speed: the mean of the curve, against GRPO", [(arm, "grpo") for arm in (
+            "oracle", "vine", "grail", "grail-released", "grail-correct", "oar-g", "oar-p",
+            "delta", "scrl", "shuffled", "level", "entropy")], "curve"),
+        ("Is it where the weights stand? The mean of the curve", [
+            ("grail", "shuffled"), ("grail", "level")], "curve"),
+        ("At the end, sampled, against GRPO", [(arm, "grpo") for arm in (
+            "oracle", "vine", "grail", "grail-released", "grail-correct", "oar-g", "oar-p",
+            "delta", "scrl", "shuffled", "level", "entropy")], "sampled"),
+    ],
     "study_recipe": [
         ("As the release trains", [("grail-release-recipe", "grpo-release-recipe")], "sampled"),
     ],
@@ -150,6 +160,46 @@ def compared(arms, b, a, column="sampled"):
     return dict(b=b, a=a, seeds=len(seeds), mean=mean, low=low, high=high, p=p_value(d),
                 sd=d.std().item(), d=x - y,
                 detectable=detectable(d.std().item(), max(10, len(seeds))))
+
+
+# ------------------------------------------------------------------------------ what was to be gained
+
+
+def share_of_gain(arms, arm, column="curve", resamples=10_000):
+    """What share of the oracle's gain over GRPO an arm reaches: (share, low, high), or None.
+
+        share = (mean of the arm - mean of GRPO) / (mean of the oracle - mean of GRPO)
+
+    The interval is the middle 95 % of the shares when the seeds are drawn with replacement, the
+    same ones for all three. A ratio says nothing where its denominator may be 0: None if the oracle
+    is not above GRPO in 97.5 % of the draws, or where an arm has less than two seeds.
+    """
+    three = [arms.get(name, {}) for name in (arm, "grpo", "oracle")]
+    seeds = sorted(set.intersection(*(set(one) for one in three)))
+    if len(seeds) < 2:
+        return None
+    x, grpo, oracle = (stacked({seed: one[seed] for seed in seeds}, column).mean(1)
+                       for one in three)                                             # (S,) each
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randint(len(seeds), (resamples, len(seeds)), generator=generator)  # (R, S)
+    gains = (oracle - grpo)[drawn].mean(1)                                           # (R,)
+    if (gains <= 0).double().mean() > 0.025:
+        return None
+    shares = (x - grpo)[drawn].mean(1) / gains                                       # (R,)
+    ends = torch.quantile(shares, torch.tensor([0.025, 0.975], dtype=shares.dtype))  # (2,)
+    return ((x - grpo).mean() / (oracle - grpo).mean()).item(), *ends.tolist()
+
+
+def at_tokens(line, tokens, start):
+    """Accuracy on the curve's problems once so many tokens were sampled, straight between the
+    points of the curve; None beyond its end. The tokens of continuations count, too."""
+    points = curve(line, start=start)  # {step: accuracy}
+    spent = [0, *torch.tensor(line["tokens_by_step"]).cumsum(0).tolist()]
+    known = [(spent[step], accuracy) for step, accuracy in sorted(points.items())]
+    for (x0, y0), (x1, y1) in zip(known, known[1:]):
+        if x0 <= tokens <= x1:
+            return y0 + (y1 - y0) * (tokens - x0) / (x1 - x0)
+    return None
 
 
 # ------------------------------------------------------------------------------ for evaluate.py

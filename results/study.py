@@ -4,6 +4,7 @@ r"""The study: does token-level credit help, under controls, at a size that anyo
     python results/study.py --plan                # the whole grid: what is missing, and how long
     python results/study.py                       # runs what is missing, two cells at a time
     python results/study.py --device cuda --jobs 8 --out results/study_card.jsonl
+    python results/study.py --grid long --device cuda --jobs 16    # long chains, with an oracle
     python results/study.py --grid real --device cuda --jobs 4 --model FOLDER --data TRAIN.jsonl \
         --test TEST.jsonl --also="--max-new-tokens 512"
     python results/tables.py                      # tables and figures, from the lines alone
@@ -16,7 +17,8 @@ its cell, which the same command runs again. Three phases:
 
     start     the untrained model on the held-out problems
     sweep     each arm at each learning rate, seeds 100, 101, ...; scored on validation problems,
-              which are the last of the training file and are trained on by nobody
+              which are the last of the training file and are trained on by nobody: at the end,
+              or, on long chains, along the curve
     final     each arm at its best rate, seeds 0, 1, ...; scored along the curve and at the end
 
 Some arms take the rate of another's sweep: ablations GRAIL's, and on a real model all of them
@@ -45,7 +47,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]
 import tables
 import torch
 from arms import ABLATIONS, ARMS
-from cells import families_of, scores
+from cells import at_the_end, families_of, scores
 from cells import read as read_cells
 from pool import run_all
 
@@ -60,9 +62,14 @@ from engine.flags import flags, parse
 
 FEW, SWEEP_SEEDS = 4, (100, 101, 102)  # samples a problem, but at the end; seeds of no final cell
 
-LATER = ("correct-level", "grpo-release-recipe", "grail-release-recipe")  # asked for by --arms
+# Of the embedded grid these are asked for by --arms alone.
+LATER = ("correct-level", "grpo-release-recipe", "grail-release-recipe", "oracle", "entropy",
+         "vine")
+LONG = ["grpo", "oracle", "vine", "grail", "grail-released", "grail-correct", "oar-g", "oar-p",
+        "delta", "scrl", "shuffled", "level", "entropy"]
 
-# rate_of: whose sweep an arm takes its rate from, where that is not its own.
+# rate_of: whose sweep an arm takes its rate from, where that is not its own. chosen_by: what the
+# sweep looks at, the accuracy at the end ("sampled") or the mean of the curve.
 GRIDS = {
     "embedded": dict(arms=[arm for arm in [*ARMS, *ABLATIONS] if arm not in LATER], seeds=10,
                      rates=[5e-5, 1e-4, 2e-4, 4e-4], steps=40, every=10, validation=500,
@@ -70,18 +77,27 @@ GRIDS = {
                      rate_of=dict.fromkeys(ABLATIONS, "grail")),
     "quick": dict(arms=["grpo", "grail"], seeds=3, rates=[2e-4], steps=40, every=10, validation=500,
                   curve=200, final=500, samples=4, save_every=0, rate_of={}),
+    "long": dict(arms=LONG, seeds=20, rates=[2.5e-5, 5e-5, 1e-4], steps=80, every=10,
+                 validation=500, curve=250, final=1000, samples=4, save_every=0, rate_of={},
+                 chosen_by="curve", model="tiny-long", data="arithmetic-long"),
     "real": dict(arms=["grpo", "grail", "shuffled"], seeds=3, rates=[1e-6, 3e-6, 1e-5], steps=40,
                  every=20, validation=200, curve=200, final=None, samples=4,
                  save_every=10, rate_of=dict.fromkeys([*ARMS, *ABLATIONS], "grpo")),
 }
 
 
+def chosen_by(setup):
+    """The measure by which the sweep chooses a rate."""
+    return setup.get("chosen_by", "sampled")
+
+
 def arguments(cell, setup):
     """The command line of a cell, without --name: a list."""
-    sweep = cell["phase"] == "sweep"
+    every = setup["every"]
+    if cell["phase"] == "sweep" and chosen_by(setup) == "sampled":
+        every = 0  # the end is all that is looked at
     argv = ["--model", setup["model"], "--data", setup["train"], "--device", setup["device"],
-            "--steps", setup["steps"], "--snapshot-every", 0 if sweep else setup["every"],
-            "--save-every", setup["save_every"], "--eval-problems", 0, "--seed", cell["seed"],
+            "--steps", setup["steps"], "--snapshot-every", every, "--save-every", setup["save_every"], "--eval-problems", 0, "--seed", cell["seed"],
             "--lr", f"{cell['rate']:g}"]
     return [*map(str, argv), *shlex.split((ARMS | ABLATIONS)[cell["arm"]][1]),
             *shlex.split(setup["also"])]
@@ -130,7 +146,7 @@ def run_cell(cell, setup):
         line = {"cell": cell, "settings": setup["settings"]}
         if cell["phase"] == "start":
             at_end, tokenizer = problems.load_policy(setup["model"], card(setup["device"]))
-            snapshots, metrics, step = [], [], 0
+            snapshots, sampled, step = [], [], 0
         else:
             try:
                 find(str(folder))
@@ -146,26 +162,29 @@ def run_cell(cell, setup):
                                      "train": Path(setup["train"]).name})
             line["command"] = shlex.join(["python", f"{script.__name__}.py", *shown])
             line["reward"] = [round(one["reward"], 4) for one in metrics]
+            # Continuations count: a method that samples more than the others pays for them here.
+            sampled = [one["length"] * config.prompts * config.group + one.get("value_tokens", 0)
+                       for one in metrics]
             for k in ("weight_mean", "clipped"):
                 line[k] = round(sum(one[k] for one in metrics) / len(metrics), 5)
         trained, ask = time.time(), functools.partial(score, tokenizer=tokenizer, config=config)
         held_out = problems.load_problems(setup["test"], "test")[:setup["final"]]
+        rows, samples, seed = held_out, setup["samples"], cell["seed"]
         if cell["phase"] == "sweep":
-            rows = problems.load_problems(setup["validation_rows"])
-            line |= {"curve": [], "final": ask(at_end, rows=rows, step=step, samples=FEW, seed=0)}
-        else:
-            asked, line["curve"] = dict(rows=held_out[:setup["curve"]], samples=FEW), []
-            for path in snapshots:
-                if (at := int(path.name[5:])) < step:
-                    body = type(at_end).from_pretrained(path).to(at_end.device).eval()
-                    line["curve"].append(ask(body, step=at, seed=cell["seed"], **asked))
-            line["final"] = ask(at_end, rows=held_out, step=step, samples=setup["samples"],
-                                seed=cell["seed"])
-            line["greedy"] = ask(at_end, rows=held_out, step=step, samples=1, seed=cell["seed"],
+            rows, samples, seed = problems.load_problems(setup["validation_rows"]), FEW, 0
+        line["curve"] = []
+        for path in snapshots:
+            if (at := int(path.name[5:])) < step:
+                body = type(at_end).from_pretrained(path).to(at_end.device).eval()
+                line["curve"].append(ask(body, step=at, seed=seed, rows=rows[:setup["curve"]],
+                                         samples=FEW))
+        line["final"] = ask(at_end, rows=rows, step=step, samples=samples, seed=seed)
+        if cell["phase"] != "sweep":
+            line["greedy"] = ask(at_end, rows=rows, step=step, samples=1, seed=seed,
                                  temperature=0.0)
         described = evaluate.describe(at_end, held_out)
     line |= {"weights_sha256": described["weights_sha256"], "made_on": described["made_on"],
-             "tokens": round(sum(m["length"] for m in metrics) * config.prompts * config.group),
+             "tokens": round(sum(sampled)), "tokens_by_step": [round(n) for n in sampled],
              "seconds": {"train": round(trained - began, 1),
                          "evaluate": round(time.time() - trained, 1)}}
     line["made_on"]["load"] = round(os.getloadavg()[0], 1)
@@ -176,7 +195,7 @@ def run_cell(cell, setup):
 
 
 def best_rate(arm, setup, lines):
-    """The rate of the highest mean validation accuracy, the lower of two alike; None if unknown."""
+    """The rate of the highest mean on validation problems, the lower of two alike; None if unknown."""
     rates = sorted(setup["rates"])
     if len(rates) == 1:
         return rates[0]
@@ -184,7 +203,8 @@ def best_rate(arm, setup, lines):
     for line in lines:
         cell = line["cell"]
         if cell["phase"] == "sweep" and cell["arm"] == setup["rate_of"].get(arm, arm):
-            found.setdefault(cell["rate"], {})[cell["seed"]] = scores(line["final"]).mean()
+            found.setdefault(cell["rate"], {})[cell["seed"]] = at_the_end(
+                line, chosen_by(setup)).mean()
     if any(len(found.get(rate, {})) < len(SWEEP_SEEDS) for rate in rates):
         return None
     return max(rates, key=lambda rate: float(sum(found[rate].values())))
@@ -211,7 +231,8 @@ def cost(cell, setup, lines):
     def points(phase):  # samples that an evaluation draws
         few = FEW * setup["curve"] * ((setup["steps"] - 1) // setup["every"])
         whole = setup["held_out"] * (setup["samples"] + 1)
-        return {"start": whole, "sweep": FEW * setup["validation"], "final": few + whole}[phase]
+        swept = FEW * setup["validation"] + few * (chosen_by(setup) == "curve")
+        return {"start": whole, "sweep": swept, "final": few + whole}[phase]
 
     measured = [line for line in lines if line["cell"]["phase"] != "start"]
     mine = [line for line in measured if line["cell"]["arm"] == cell["arm"]] or measured
@@ -228,14 +249,16 @@ def prepare(args):
     name = "quick" if args.quick else args.grid
     if name == "real" and not (args.model and args.data and args.test):
         raise BadInput("--grid real: needs --model FOLDER --data TRAIN.jsonl --test TEST.jsonl.")
-    rows = problems.load_problems(args.data or "arithmetic", "train")
-    held_out = problems.load_problems(args.test or "arithmetic", "test")
+    data = args.data or grid.get("data", "arithmetic")
+    test = args.test or grid.get("data", "arithmetic")
+    rows = problems.load_problems(data, "train")
+    held_out = problems.load_problems(test, "test")
     asked = {row["problem"] for row in held_out}
     known, rows = len(rows), [row for row in rows if row["problem"] not in asked]
     if len(rows) < known:
         print(f"--data: {known - len(rows)} problems are in --test, too; nobody trains on them")
-    setup = {**grid, "model": args.model or "tiny", "device": args.device, "also": args.also,
-             "test": args.test or "arithmetic", "work": f"runs/study/{name}",
+    setup = {**grid, "model": args.model or grid.get("model", "tiny"), "device": args.device, "also": args.also,
+             "test": test, "work": f"runs/study/{name}",
              "held_out": len(held_out[:grid["final"]])}
     parse(flags("grpo", ""), [*shlex.split(args.also), "--model", setup["model"]])  # or refuse now
     if args.arms:
@@ -296,7 +319,8 @@ def load(path, setup):
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     add = parser.add_argument
-    add("--grid", default="embedded", choices=["embedded", "real"], help="which study")
+    add("--grid", default="embedded", choices=["embedded", "long", "real"],
+        help="which study")
     add("--quick", action="store_true", help="the embedded grid cut to 2 methods and 3 seeds")
     add("--plan", action="store_true", help="say what is missing and how long it takes, and stop")
     add("--jobs", type=int, default=2, help="cells at a time")

@@ -1,6 +1,6 @@
 r"""The study's tables and figures, made of its JSONL lines and of nothing else.
 
-    python results/tables.py                # rewrites README.md's tables and the figures beside it
+    python results/tables.py        # rewrites the tables of the pages here, and their figures
 
 What a line holds, and what is made of it, is in cells.py.
 
@@ -17,12 +17,14 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]
 from cells import (
     FAMILIES,
     at_the_end,
+    at_tokens,
     by_arm,
     compared,
     families_of,
     mean_curve,
     read,
     scores,
+    share_of_gain,
     stacked,
     untrained,
 )
@@ -70,10 +72,13 @@ def sweep_table(lines):
     """Mean validation accuracy by arm and learning rate, the chosen one marked; "" if no sweep."""
     found, chosen = {}, {line["cell"]["arm"]: line["cell"]["rate"] for line in lines
                          if line["cell"]["phase"] == "final"}
-    for line in lines:
-        if line["cell"]["phase"] == "sweep":
-            by_rate = found.setdefault(line["cell"]["arm"], {})
-            by_rate.setdefault(line["cell"]["rate"], []).append(scores(line["final"]).mean().item())
+    swept = [line for line in lines if line["cell"]["phase"] == "sweep"]
+    column = "sampled"
+    if any(line["curve"] for line in swept):  # the sweep looked at the curve
+        column = "curve"
+    for line in swept:
+        by_rate = found.setdefault(line["cell"]["arm"], {})
+        by_rate.setdefault(line["cell"]["rate"], []).append(at_the_end(line, column).mean().item())
     if not found:
         return ""
     rates = sorted({rate for by_rate in found.values() for rate in by_rate})
@@ -82,7 +87,8 @@ def sweep_table(lines):
     edge = [arm for arm, by in found.items() if chosen.get(arm) in (rates[0], rates[-1])]
     note = f" At the edge of the sweep: {', '.join(edge)}." if edge else ""
     taken = "; * is taken" if chosen else ""
-    return ("\n**Learning rates**: accuracy in per cent on the validation split, mean over the "
+    what = {"sampled": "accuracy", "curve": "mean accuracy along the curve"}[column]
+    return (f"\n**Learning rates**: {what} in per cent on the validation split, mean over the "
             f"sweep's own seeds{taken}.{note}\n\n"
             + table(["arm", *(f"{rate:g}" for rate in rates)], rows) + "\n")
 
@@ -160,6 +166,45 @@ def curve_table(arms, start):
             f"first {shared} held-out problems.\n\n{table(['arm', *map(str, steps)], rows)}\n")
 
 
+def gain_table(arms):
+    """What share of the oracle's gain each arm reaches; "" where no oracle was run."""
+    if "oracle" not in arms:
+        return ""
+    rows = []
+    for arm, seeds in arms.items():
+        shares = [share_of_gain(arms, arm, column) for column in ("curve", "sampled")]
+        texts = ["-" if one is None else f"{one[0]:.2f} [{one[1]:.2f}, {one[2]:.2f}]"
+                 for one in shares]
+        if arm in ("grpo", "oracle"):
+            texts = [f"{float(arm == 'oracle'):.0f}"] * 2  # by definition
+        rows.append([arm, str(len(seeds)), *texts])
+    return ("\n**Share of the oracle's gain over GRPO**: 0 is GRPO, 1 is the oracle; 95 % bootstrap "
+            "intervals over seeds.\n\n"
+            + table(["arm", "seeds", "mean of the curve", "at the end, sampled"], rows) + "\n")
+
+
+def token_table(arms, start):
+    """Accuracy at equal numbers of tokens sampled; "" where the lines do not count them by step, or
+    where no arm samples more than its completions."""
+    if "vine" not in arms or start is None:
+        return ""
+    whole = min(line["tokens"] for line in arms["grpo"].values())
+    budgets = [whole // 4, whole // 2, whole]
+    rows = []
+    for arm, seeds in arms.items():
+        texts = []
+        for budget in budgets:
+            found = [at_tokens(line, budget, start) for line in seeds.values()]
+            known = [x for x in found if x is not None]
+            texts.append(percent(sum(known) / len(known)) if len(known) == len(found) else "-")
+        spent = sum(line["tokens"] for line in seeds.values()) / len(seeds)
+        rows.append([arm, *texts, f"{spent / 1000:,.0f} k"])
+    return ("\n**At equal tokens sampled**, continuations included: accuracy in per cent, mean over "
+            "seeds, straight between the points of the curve; - where an arm had ended before.\n\n"
+            + table(["arm", *(f"{budget / 1000:.0f} k" for budget in budgets), "in all"], rows)
+            + "\n")
+
+
 def drawn(families):
     """The families that the figure and the lines on power are about: the first and third of those
     that are there for all files, and all of a file's own."""
@@ -194,8 +239,8 @@ def render(lines, families=FAMILIES):
     parts = [what_was_run(lines) + "\n", sweep_table(lines)]
     if arms:
         start = untrained(lines)
-        parts += [main_table(arms, start), *(family_table(*family, arms) for family in families),
-                  curve_table(arms, start), power(arms, families)]
+        parts += [main_table(arms, start), gain_table(arms), token_table(arms, start),
+                  *(family_table(*family, arms) for family in families), curve_table(arms, start), power(arms, families)]
     return "".join(parts)
 
 
@@ -288,10 +333,12 @@ def section(name):
 
 
 def main():
-    readme = HERE / "README.md"
-    text = readme.read_text(encoding="utf-8")
-    readme.write_text(SECTION.sub(lambda m: m[1] + section(m[2]) + m[3], text), encoding="utf-8")
-    for _, name, _ in SECTION.findall(text):
+    names = []
+    for page in sorted(HERE.glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        names += [name for _, name, _ in SECTION.findall(text)]
+        page.write_text(SECTION.sub(lambda m: m[1] + section(m[2]) + m[3], text), encoding="utf-8")
+    for name in names:
         lines = read(HERE / name)
         if by_arm(lines):
             (HERE / name).with_suffix(".svg").write_text(

@@ -157,12 +157,12 @@ def test_a_task_that_was_not_made_is_one_sentence(argv, flag, folder):
 
 def test_the_long_task_has_a_demonstration_of_its_own():
     config = grpo.parse(grpo.flags("grpo", ""), ["--model", "tiny-long"])
-    assert (config.data, config.prompts, config.group) == ("arithmetic-long", 4, 8)
-    assert (config.steps, config.max_new_tokens, config.lr) == (160, 160, 1e-4)
+    assert (config.data, config.prompts, config.group) == ("arithmetic-long", 2, 8)
+    assert (config.steps, config.max_new_tokens, config.lr) == (80, 160, 5e-5)
     assert config.name == "runs/grpo-tiny-long-seed0" and config.device == "cpu"
     assert flags.DEMO["data"] == "arithmetic"
     again = grpo.parse(grpo.flags("grpo", ""), ["--model", "tiny-long", "--lr", "3e-4"])
-    assert again.lr == 3e-4 and again.prompts == 4
+    assert again.lr == 3e-4 and again.prompts == 2
 
 
 def test_it_is_made_and_trained_on(folder):

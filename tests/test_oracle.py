@@ -1,6 +1,7 @@
 """The step oracle blames the line that an error came in with; the entropy weights have mean 1."""
 import json
 import random
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -221,11 +222,14 @@ def test_both_reach_a_run(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("main, argv, words", [
     (grpo.main, ["--data", "gsm8k"], "not those of --data gsm8k"),
-    (grpo.main, ["--data", "arithmetic_mine.jsonl"], "not those of --data arithmetic_mine.jsonl"),
+    (grpo.main, ["--data", "mine.jsonl"], "not those of --data mine.jsonl"),
     (scrl.main, [], "scrl.py has advantages of its own"),
     (vine.main, [], "vine.py has advantages of its own"),
     (grpo.main, ["--reward", "random"], "leave --reward random out")])
 def test_an_oracle_without_a_meaning_is_refused(main, argv, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    rows = [{"problem": "Start with 7, add 5.", "answer": "12"},
+            {"problem": "What is 7 + 5?", "answer": "12"}]
+    Path("mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(BadInput, match=words):
         main([*SHORT, "--credit", "oracle", *argv])
