@@ -140,12 +140,13 @@ class Snapshot(dict):
 def find_snapshots(folder):
     """{true optimiser step: Snapshot}, ascending. Step 0 would be the base, never a row of M."""
     found = {}
-    for path in Path(folder).glob("step_*/model.safetensors"):
+    for path in Path(folder).glob("step_*/*.safetensors"):  # several where they are large
         step = path.parent.name.removeprefix("step_")
         if step.isdecimal() and int(step) > 0:
             try:
                 with safe_open(path, "pt") as file:
-                    found[int(step)] = Snapshot.fromkeys(file.keys(), path)
+                    part = Snapshot.fromkeys(file.keys(), path)
+                found.setdefault(int(step), Snapshot()).update(part)
             except SafetensorError as error:
                 raise ValueError(f"--snapshots: {path} is damaged ({error}); remove it.") from None
     return dict(sorted(found.items()))

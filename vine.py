@@ -35,7 +35,7 @@ from engine.errors import BadInput, run_cli
 from engine.flags import flags, parse
 from engine.seeds import seed_for
 from grpo import outcome_reward, train
-from rollout import sample
+from rollout import sample, without_thoughts
 from verify import verify_all
 
 
@@ -73,6 +73,8 @@ def verdicts(model, tokenizer, prompts, prefixes, rows, samples, max_new_tokens,
         completions.append(prefix + ids[:max_new_tokens - len(prefix)])
     texts = tokenizer.batch_decode(completions, skip_special_tokens=True,
                                    clean_up_tokenization_spaces=False)
+    asked_by = [prompt for prompt in prompts for _ in range(samples)]  # P * K lists of ids
+    texts = without_thoughts(tokenizer, asked_by, completions, texts)
     asked = [(row["answer"], row["problem"]) for row in rows for _ in range(samples)]
     right = verify_all([(text, *gold) for text, gold in zip(texts, asked)], strict=True)
     return torch.tensor(right).float().view(-1, samples), int(more.lengths.sum())
