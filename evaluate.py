@@ -248,7 +248,7 @@ def describe_prompts(tokenizer, prompts):
     """The header's part on how the problems are asked, by chat template and tokenizer."""
     ids = tokenizer(prompts, add_special_tokens=False).input_ids
     added = [[i, token.content, token.special]
-             for i, token in sorted(tokenizer.added_tokens_decoder.items())]
+             for i, token in sorted(getattr(tokenizer, "added_tokens_decoder", {}).items())]
     decoder = repr(getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None))
     return {"first_prompt": prompts[0], "first_ids": ids[0], "prompts_sha256": short_sha(prompts),
             "tokens_sha256": short_sha(ids),

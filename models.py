@@ -47,7 +47,7 @@ def load_policy(name="tiny", device="cpu", dtype=torch.float32):
     try:
         tokenizer = load_tokenizer(name, str(where))
         model, loaded = AutoModelForCausalLM.from_pretrained(
-            str(where), dtype=dtype, output_loading_info=True, **safe)
+            str(where), dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True, **safe)
     except BadInput:
         raise
     except Exception as error:  # a foreign folder can fail in any way, and each is about the folder
@@ -169,7 +169,7 @@ def check_tokens(name, model, tokenizer):
     rows = len(model.get_input_embeddings().weight)
     for what, i in [("padding", tokenizer.pad_token_id), *(("stop", stop) for stop in stops)]:
         if not 0 <= i < rows:
-            text = tokenizer.convert_ids_to_tokens(i)
+            text = tokenizer.convert_ids_to_tokens(i) if i in tokenizer.get_vocab().values() else ""
             raise BadInput(f"--model {name}: its {what} token {text!r} is number {i}, and the "
                            f"model has only {rows} embeddings; resize them, or name another token "
                            "in tokenizer_config.json.")

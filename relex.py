@@ -186,6 +186,8 @@ def main(argv=None):
     try:
         model, tokenizer = problems.load_policy(args.base, args.device)
         try_to_save(model, tokenizer, args.base)
+        prompts = [problems.build_prompt(tokenizer, row["problem"]) for row in tasks]
+        problems.longest_prompt(model, tokenizer, prompts, args.max_new_tokens)
         found = find_snapshots(args.snapshots)
         steps = [step for step in found if step <= args.until]
         new, fits = relex(model.state_dict(), [found[s] for s in steps], steps, args.to, args.rank)

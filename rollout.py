@@ -117,35 +117,42 @@ def answers(rollouts, tokenizer):
     """What is graded, B strings: the completions, without what is said inside of a thought."""
     prompts = [[i for i, real in zip(ids, mask) if real] for ids, mask in zip(
         rollouts.prompt_ids.tolist(), rollouts.prompt_mask.tolist())]
-    return without_thoughts(tokenizer, prompts, rollouts.sampled, rollouts.texts)
+    said = rollouts.sampled if special_tags(tokenizer) else [[]] * len(prompts)
+    return without_thoughts(tokenizer, prompts, said, rollouts.texts)
+
+
+def special_tags(tokenizer):
+    """{id: tag} of <think> and </think> if they are special tokens, which no text holds."""
+    added = getattr(tokenizer, "added_tokens_decoder", {})  # a tokenizer in Python may have none
+    return {i: token.content for i, token in added.items()
+            if token.special and token.content in ("<think>", "</think>")}
 
 
 def without_thoughts(tokenizer, prompts, completions, texts):
     """Of completions, B lists of ids and their texts, what verify.py may look for an answer in.
 
     verify.py reads <think> and </think> in a text. Here is what it cannot see: a <think> that the
-    prompt opened (B lists of ids), and tags that are special tokens, which no text holds. A thought
-    that never ends leaves ""; one before the answer leaves blanks, so that places stay the same.
+    prompt opened (B lists of ids), and tags that are special tokens. A thought that never ends
+    leaves ""; one before the answer leaves blanks, so that places in the text stay the same.
     """
-    special = {i: token.content for i, token in tokenizer.added_tokens_decoder.items()
-               if token.special and token.content in ("<think>", "</think>")}
-    opened, found = {}, []
-    for prompt, said, text in zip(prompts, completions, texts):
-        prompt, end = tuple(prompt), 0
+    def characters(ids):
+        return len(tokenizer.decode(ids, skip_special_tokens=True,
+                                    clean_up_tokenization_spaces=False))
+
+    special, opened, found = special_tags(tokenizer), {}, []
+    for prompt, said, text in zip(map(tuple, prompts), completions, texts):
         if prompt not in opened:
             opened[prompt] = opens_a_thought(tokenizer.decode(list(prompt)))
         tags = [(n, special[i]) for n, i in enumerate(said) if i in special]
-        if any(tag == "</think>" for _, tag in tags):
-            end = max(n for n, tag in tags if tag == "</think>")
-            start = len(tokenizer.decode(said[:end], skip_special_tokens=True,
-                                         clean_up_tokenization_spaces=False))
+        end = max((n for n, tag in tags if tag == "</think>"), default=-1)
+        if end >= 0:
+            start = characters(said[:end])
             text = " " * start + text[start:]
         elif opened[prompt] and "</think>" not in text:
             text = ""
-        again = [n for n, tag in tags if tag == "<think>" and n >= end]
+        again = [n for n, tag in tags if tag == "<think>" and n > end]
         if again:
-            text = text[:len(tokenizer.decode(said[:again[0]], skip_special_tokens=True,
-                                              clean_up_tokenization_spaces=False))]
+            text = text[:characters(said[:again[0]])]
         found.append(text)
     return found
 

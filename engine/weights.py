@@ -89,7 +89,8 @@ def is_narrow(title, kind):
 
 
 def check_loaded(name, model, loaded):
-    """Raise BadInput where weights were missing or left over; `loaded`: what from_pretrained says.
+    """Raise BadInput where weights were missing, left over or of another shape; `loaded`: what
+    from_pretrained says of that.
 
     Left over is a tensor for a part that the model has: a bias, a scale, an adapter. Whole parts
     that it lacks (a value head, a vision tower) change none of its numbers.
@@ -98,16 +99,19 @@ def check_loaded(name, model, loaded):
     if missing:
         raise BadInput(f"--model {name}: its files lack {len(missing)} tensors, the first of them "
                        f"{missing[0]}, which would be random.")
+    for title, in_file, in_model in sorted(loaded["mismatched_keys"], key=str):
+        raise BadInput(f"--model {name}: {title} is {list(in_file)} in its files and "
+                       f"{list(in_model)} by its config.json.")
     if getattr(model, "_hf_peft_config_loaded", False):
         raise BadInput(f"--model {name}: it comes with an adapter (LoRA); {MERGE}")
     parts = dict(model.named_modules())
     for title in sorted(loaded["unexpected_keys"]):
-        owner = title.split(".")
-        while owner and ".".join(owner) not in parts:
-            owner.pop()
-        part = parts.get(".".join(owner))
-        known = hasattr(part, title.rpartition(".")[2])  # one that is tied, or computed anew
-        if owner and not known and not list(part.children()):
+        owner, _, last = title.rpartition(".")
+        if getattr(parts.get(owner), last, None) is not None:
+            continue  # it is tied to another one, or computed anew
+        while owner and owner not in parts:
+            owner = owner.rpartition(".")[0]
+        if owner and not list(parts[owner].children()):
             raise BadInput(f"--model {name}: its files hold {title}, for which "
                            f"{model.config.model_type} has no place, so it would be left out and "
                            "the numbers would be of another model.")
