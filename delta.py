@@ -65,16 +65,19 @@ def lm_head(hidden, head, ids, mask, temperature=1.0):
     """The exact gradient of log pi(y_t) in the LM head, (onehot - pi) h': (centroid, inner).
 
     As head_row, but centroid(w) is (V, H) fp32: 0.6 GB for each of four where V = 151,936 and
-    H = 1024. One row of (T, V) is held at a time.
+    H = 1024. One row of (T, V) is held at a time. Up to 1 / temperature, which the weights do not
+    depend on. Where the model scales or caps its logits, onehot - pi is the error in those, and is
+    taken back through that to what the LM head's matrix gives.
     """
     rows = [torch.where(on[:, None], h, 0.0) for h, on in zip(hidden, mask)]  # B x (T, H)
     ids = torch.where(mask, ids, 0)                                  # (B, T)
 
     def error(row, y):
-        """onehot(y_t) - pi_t, (T, V)."""
-        logits = head(row.float()).float() / temperature             # (T, V)
+        """onehot(y_t) - pi_t, (T, V), through the cap of the logits if there is one."""
+        logits = head(row.float()).float()                           # (T, V)
         ones = torch.ones(len(y), 1, device=y.device)                # (T, 1)
-        return (-logits.softmax(-1)).scatter_add(1, y[:, None], ones)
+        off = (-(logits / temperature).softmax(-1)).scatter_add(1, y[:, None], ones)
+        return off * head.slope(logits) if hasattr(head, "slope") else off
 
     def centroid(w):
         return sum((c[:, None] * error(row, y)).T @ row.float()

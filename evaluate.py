@@ -27,10 +27,11 @@ import transformers
 from tqdm import tqdm
 
 import verify
-from engine.checkpoints import fingerprint
+from benchmarks import HUB, last_box
+from engine.checkpoints import fingerprint, settings_of, short_sha
 from engine.errors import BadInput, at_most, printable, run_cli
 from intervals import asked_differently, interval, pools, print_comparison, read_samples
-from problems import HUB, build_prompt, last_box, load_policy, load_problems, longest_prompt
+from problems import build_prompt, load_policy, load_problems, longest_prompt
 from rollout import answers, sample, stop_ids
 
 PAPER = dict(data="math500,amc23,aime24,college_math,olympiadbench,minerva", samples=3, k="1,3",
@@ -143,13 +144,19 @@ def key(row):
 def grade(batch, rollouts, samples, name, tokenizer):
     """One record a row; the lenient pass reads again only what the strict pass refused."""
     asked = [(row["answer"], row["problem"]) for row in batch for _ in range(samples)]
-    triples = [(text, *gold) for text, gold in zip(answers(rollouts, tokenizer), asked)]
+    graded = answers(rollouts, tokenizer)
+    triples = [(text, *gold) for text, gold in zip(graded, asked)]
     strict = verify.verify_all(triples, strict=True)
     again = iter(verify.verify_all([t for t, ok in zip(triples, strict) if not ok], strict=False))
-    return [{"data": name, "id": batch[i // samples]["id"], "sample": i % samples, "gold": gold,
-             "strict": bool(ok), "lenient": bool(ok or next(again)), "text": rollouts.texts[i],
-             "finished": bool(rollouts.finished[i]), "length": int(rollouts.lengths[i])}
-            for i, ((_, gold, _), ok) in enumerate(zip(triples, strict))]
+    records = [
+        {"data": name, "id": batch[i // samples]["id"], "sample": i % samples, "gold": gold,
+         "strict": bool(ok), "lenient": bool(ok or next(again)), "text": rollouts.texts[i],
+         "finished": bool(rollouts.finished[i]), "length": int(rollouts.lengths[i])}
+        for i, ((_, gold, _), ok) in enumerate(zip(triples, strict))]
+    for record, text in zip(records, graded):
+        if text != record["text"]:  # it thought where a reader of the text cannot see it
+            record["graded"] = text
+    return records
 
 
 def summarise(records, ks=(1,)):
@@ -180,7 +187,8 @@ def majority_vote(records):
     chance = []
     for rows in records:
         right, camps = sum(r["strict"] for r in rows), Counter()
-        wrong = Counter(box for r in rows if not r["strict"] and (box := last_box(r["text"])))
+        boxes = [last_box(r.get("graded", r["text"])) for r in rows if not r["strict"]]
+        wrong = Counter(box for box in boxes if box)
         for box, votes in wrong.items() if 0 < right <= wrong.total() else ():
             camps[next((c for c in camps if verify.equivalent(box, c)), box)] += votes
         top = max(camps.values(), default=0)
@@ -218,8 +226,8 @@ def measure(model, tokenizer, held_out, config, when):
 def describe(model, problems, **settings):
     """The header of a file: what the numbers depend on and, as made_on, what they should not."""
     code, here = hashlib.sha256(), Path(__file__).resolve().parent
-    for module in ("problems", "models", "logprobs", "rollout", "verify", "engine/seeds",
-                   "engine/caches", "engine/decode"):
+    for module in ("problems", "benchmarks", "models", "logprobs", "rollout", "verify",
+                   "engine/seeds", "engine/caches", "engine/decode"):
         code.update((here / f"{module}.py").read_bytes())  # they load, ask, sample and grade
     rows = [[row["id"], row["problem"], row["answer"]] for row in problems]
     try:
@@ -239,20 +247,12 @@ def describe(model, problems, **settings):
 def describe_prompts(tokenizer, prompts):
     """The header's part on how the problems are asked, by chat template and tokenizer."""
     ids = tokenizer(prompts, add_special_tokens=False).input_ids
+    added = [[i, token.content, token.special]
+             for i, token in sorted(getattr(tokenizer, "added_tokens_decoder", {}).items())]
+    decoder = repr(getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None))
     return {"first_prompt": prompts[0], "first_ids": ids[0], "prompts_sha256": short_sha(prompts),
-            "tokens_sha256": short_sha(ids)}
-
-
-def short_sha(value):
-    """The first 16 digits of the SHA-256 of what JSON can hold."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
-
-
-def settings_of(config):
-    """What a model's config says of its computation, without who wrote it and where it lay."""
-    said = getattr(config, "to_diff_dict", dict)()
-    return {k: v for k, v in said.items() if k not in (
-        "_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache")}
+            "tokens_sha256": short_sha(ids),
+            "reading_sha256": short_sha([tokenizer.get_vocab(), added, decoder])}
 
 
 def resume(path, header):

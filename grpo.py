@@ -332,7 +332,7 @@ def one_prompt(tokenizer, row, config):
     return [problems.build_prompt(tokenizer, row["problem"], config.thinking)]
 
 
-def outcome_reward(rollouts, rows, config, tokenizer, model):
+def outcome_reward(rollouts, rows, config, tokenizer, model=None):
     """(rewards (N, G), advantages a token (B, T) if they are not the group's, metrics to log).
 
     A method's own reward function takes the same five; vine.py's asks the model again.
@@ -394,7 +394,7 @@ def train(config, credit_fn=uniform, make_prompts=one_prompt, reward_fn=outcome_
 
             run.step += 1
             metrics = {"step": run.step, "reward": float(rewards.mean()), **own, **stats,
-                       **of_rollouts(rollouts), **clock.metrics(rollouts)}
+                       **of_rollouts(rollouts, tokenizer), **clock.metrics(rollouts)}
             run.log(metrics, own, rollouts, rewards, weights, chosen, model.config.vocab_size)
             write_page(run, tokenizer, rollouts, rewards, weights, chosen)
             run.save(model, tokenizer, optimizer)
@@ -434,10 +434,10 @@ def prepare(config, model, tokenizer, optimizer, train_set, prompts, checkpoint,
     return run
 
 
-def of_rollouts(rollouts):
+def of_rollouts(rollouts, tokenizer):
     """What the log says of the rollouts alone: shares of the completions, and their mean length."""
     n = len(rollouts.texts)
-    boxed = sum(verify.last_boxed(text) is not None for text in rollouts.texts)
+    boxed = sum(verify.last_boxed(text) is not None for text in answers(rollouts, tokenizer))
     return {"truncated": float((~rollouts.finished).float().mean()), "boxed": boxed / n,
             "length": int(rollouts.lengths.sum()) / n}
 

@@ -163,7 +163,10 @@ def read_samples(path):
 
 def asked_differently(old, new):
     """How the prompts of two headers differ, as a phrase; "" if they do not."""
-    a, b = (str(header.get("first_prompt")) for header in (old, new))
+    if None in (old.get("first_prompt"), new.get("first_prompt")):
+        same = old.get("first_prompt") == new.get("first_prompt")
+        return "" if same else "one of them, an older file, does not hold its prompts"
+    a, b = (str(header["first_prompt"]) for header in (old, new))
     if a != b:
         at = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
         at = max(0, at - 20)
@@ -177,6 +180,10 @@ def asked_differently(old, new):
         return (f"another tokenizer wrote the same prompts in other tokens (the first in {len(a)}, "
                 f"now in {len(b)}, tokens_sha256 {old.get('tokens_sha256')!r} and "
                 f"{new.get('tokens_sha256')!r})")
+    reading = [header.get("reading_sha256") for header in (old, new)]
+    if None not in reading and reading[0] != reading[1]:
+        return ("another tokenizer reads the model's tokens as other text (reading_sha256 "
+                f"{reading[0]!r} and {reading[1]!r})")
     return ""
 
 

@@ -65,6 +65,10 @@ class ScaledHead(torch.nn.Module):
             logits = self.cap * torch.tanh(logits / self.cap)  # (..., V)
         return logits
 
+    def slope(self, logits):
+        """How much each logit moves with the LM head's own outcome z: d logit / dz, (..., V)."""
+        return self.scale * (1 - (logits / self.cap).square() if self.cap else 1.0)
+
 
 def lm_head(model):
     """From what the last layer gives to the logits, H -> V: the model's own LM head, and what its

@@ -19,6 +19,7 @@ from tqdm import tqdm
 from engine.caches import has_recurrent_layers
 from engine.errors import BadInput, reason
 from engine.seeds import row_keys
+from engine.weights import check_files, check_formats, check_loaded
 from logprobs import forward_pass
 from rollout import Rollouts, generate, pad, sampling, stop_ids
 
@@ -46,20 +47,19 @@ def load_policy(name="tiny", device="cpu", dtype=torch.float32):
     try:
         tokenizer = load_tokenizer(name, str(where))
         model, loaded = AutoModelForCausalLM.from_pretrained(
-            str(where), dtype=dtype, output_loading_info=True, **safe)
+            str(where), dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True, **safe)
     except BadInput:
         raise
     except Exception as error:  # a foreign folder can fail in any way, and each is about the folder
         raise BadInput(f"--model {name}: no causal language model loads "
                        f"({reason(error)})") from None
-    missing = sorted(loaded["missing_keys"])
-    if missing:
-        raise BadInput(f"--model {name}: its files lack {len(missing)} tensors, the first of them "
-                       f"{missing[0]}, which would be random.")
+    check_loaded(name, model, loaded)
+    check_formats(name, folder_of(where), model)
     model = text_model(model.eval())
     check_parts(name, model)
     check_tokens(name, model, tokenizer)
     model.config.use_cache = True  # a checkpoint saved while training may say False: 10x slower
+    model.config.return_dict = True
     self_test(name, model, tokenizer)
     return model.to(device), tokenizer
 
@@ -94,19 +94,19 @@ def never_on_the_hub(name):
     return len(parts) == 2 and (os.path.isdir(parts[0]) or parts[1].startswith("checkpoint"))
 
 
+def folder_of(where):
+    """Where the files of a loaded model lie, a path: its folder, or the hub's cache."""
+    from transformers.utils import cached_file
+
+    return where if where.is_dir() else Path(cached_file(str(where), "config.json")).parent
+
+
 def check_folder(name, where):
-    """Raise BadInput for a folder that is none, that holds no model, or that holds an adapter."""
-    if not where.is_dir():
-        if never_on_the_hub(str(name)):
-            raise BadInput(f"--model {name}: there is no such folder.")
-        return
-    adapters = sorted(path.name for path in where.glob("adapter_*"))
-    if adapters:
-        raise BadInput(f"--model {name}: {adapters[0]} is part of an adapter (LoRA), which would "
-                       "be left out or come back unmerged; merge it first (merge_and_unload in "
-                       "peft) and save the whole model.")
-    if not (where / "config.json").is_file():
-        raise BadInput(f"--model {name}: the folder has no config.json, so it holds no model.")
+    """Raise BadInput for a folder that is none, or whose files are no whole model's."""
+    if where.is_dir():
+        check_files(name, where)
+    elif never_on_the_hub(str(name)):
+        raise BadInput(f"--model {name}: there is no such folder.")
 
 
 # ------------------------------------------------------------------------------ the tokenizer
@@ -127,38 +127,49 @@ def load_tokenizer(name, where):
     file = cached_file(where, "tokenizer.json", _raise_exceptions_for_missing_entries=False)
     if not file:  # a tokenizer of another kind, which has nothing to be compared with
         return tokenizer
-    own = Tokenizer.from_file(file)
-    own.no_padding()
-    own.no_truncation()
-    wanted = own.encode(PROBE, add_special_tokens=False).ids
-    if tokenizer(PROBE, add_special_tokens=False).input_ids != wanted:
+    wanted = habits(Tokenizer.from_file(file))
+    kept = isinstance(tokenizer, PreTrainedTokenizerFast)
+    if not kept or habits(tokenizer.backend_tokenizer) != wanted:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(where, **safe)
-        found = tokenizer(PROBE, add_special_tokens=False).input_ids
-        if found != wanted:
+        found = habits(tokenizer.backend_tokenizer)
+        wrong = [what for what in wanted if found[what] != wanted[what]]
+        if wrong:
             raise BadInput(f"--model {name}: transformers reads its tokenizer.json as another "
-                           f"tokenizer ({len(found)} tokens for {len(wanted)} of a test sentence).")
+                           f"tokenizer (they differ in {', '.join(wrong)}).")
     return tokenizer
+
+
+def habits(tokenizer):
+    """How a tokenizer of the tokenizers library reads and writes, a dict to be compared."""
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    ids = tokenizer.encode(PROBE, add_special_tokens=False).ids
+    parts = {part: repr(getattr(tokenizer, part))
+             for part in ("normalizer", "pre_tokenizer", "decoder")}
+    return {**parts, "vocabulary": tokenizer.get_vocab(with_added_tokens=False),
+            "tokens of a test sentence": ids, "text of those tokens": tokenizer.decode(ids)}
 
 
 def check_tokens(name, model, tokenizer):
     """Give the tokenizer a padding token if it has none; raise BadInput for a token that has no
     embedding, or if no token ends a completion."""
     stops = stop_ids(model, tokenizer)
-    wrong = [stop for stop in stops if not isinstance(stop, int)]
+    wrong = [stop for stop in stops if type(stop) is not int]
     if wrong:
         raise BadInput(f"--model {name}: its eos_token_id is {wrong[0]!r}, not a number.")
     if not stops:
         raise BadInput(f"--model {name}: neither its tokenizer nor its configs name a stop token "
                        "(eos_token), so no completion could end.")
     if tokenizer.pad_token is None:  # harmless: every mask here comes from lengths
-        known = [stop for stop in stops if tokenizer.convert_ids_to_tokens(stop)]
-        tokenizer.pad_token = tokenizer.convert_ids_to_tokens((known or [0])[0])
+        words = [tokenizer.convert_ids_to_tokens(stop) for stop in stops if stop >= 0]
+        words += [min(tokenizer.get_vocab().items(), key=lambda item: item[1])[0]]
+        tokenizer.pad_token = next(word for word in words if word is not None)
     # A folder saved from here stops where a run stopped: at what either of them names.
     model.generation_config.eos_token_id = stops if len(stops) > 1 else stops[0]
     rows = len(model.get_input_embeddings().weight)
     for what, i in [("padding", tokenizer.pad_token_id), *(("stop", stop) for stop in stops)]:
         if not 0 <= i < rows:
-            text = tokenizer.convert_ids_to_tokens(i)
+            text = tokenizer.convert_ids_to_tokens(i) if i in tokenizer.get_vocab().values() else ""
             raise BadInput(f"--model {name}: its {what} token {text!r} is number {i}, and the "
                            f"model has only {rows} embeddings; resize them, or name another token "
                            "in tokenizer_config.json.")
@@ -235,8 +246,11 @@ def self_test(name, model, tokenizer, allowed=1e-3):
         out = step("sampling token by token from a cache", three_tokens, model, prompts)
         whole = step("the model itself", whole_model, model, out)                    # (B, T, V)
         parts = step("running its layers on embeddings", model_in_parts, model, out)  # (B, T, V)
-    if whole.isnan().any():
+    if not whole.isfinite().all():
         raise BadInput(f"--model {name}: its logits are not finite; are its weights?")
+    if whole.shape[-1] > rows:
+        raise BadInput(f"--model {name}: it can say {whole.shape[-1]} tokens and has embeddings of "
+                       f"{rows}; resize them.")
     sampler = (whole.gather(2, out.completion_ids[:, :, None])[:, :, 0] - out.logprobs).abs()
     differences = {
         "its embeddings, layers and LM head, one after the other,": (whole - parts).abs().max(),

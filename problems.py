@@ -6,7 +6,7 @@ other columns of its source. It comes from one of three places:
     arithmetic              data/arithmetic_{train,test}.jsonl beside this file (no network);
                             arithmetic-long: data/tiny_long/, once data/make_tiny.py has made it
     some/file.jsonl         your own, one {"problem": ..., "answer": ...} a line
-    gsm8k, math500, ...     the table HUB below, fetched through the `datasets` package
+    gsm8k, math500, ...     the table HUB of benchmarks.py, fetched through `datasets`
 
     python problems.py gsm8k                      # how many gold answers are usable, and a prompt
     python problems.py mine.jsonl --model Qwen/Qwen3-0.6B
@@ -23,13 +23,12 @@ import argparse
 import functools
 import json
 import os
-import re
 import sys
 from pathlib import Path
-from typing import Callable, NamedTuple
 
 import verify
-from engine.errors import BadInput, printable, reason, run_cli
+from benchmarks import HUB, fetch, short_gold
+from engine.errors import BadInput, printable, run_cli
 from models import load_policy, refuse_what_is_not_made
 from rollout import longest_row, refuse_beyond_context
 
@@ -42,105 +41,9 @@ SETS = {"arithmetic": HERE / "data", "arithmetic-long": HERE / "data" / "tiny_lo
 SUFFIX = r" Please reason step by step, and put your final answer within \boxed{}."
 
 
-def after_hashes(solution):
-    """GSM8K: the text after the last `####`, thousands separators out."""
-    return solution.rpartition("####")[2].strip().replace(",", "") if "####" in solution else ""
-
-
-def last_box(solution):
-    r"""MATH, Minerva: the content of the last box; `\fbox{x}` and `\boxed 7` occur in both."""
-    solution = solution.replace(r"\fbox{", r"\boxed{")
-    span = verify.last_boxed(solution)
-    if span:
-        return solution[span[0] : span[1]].partition("{")[2][:-1].strip()
-    bare = re.findall(r"\\boxed\s+([\w./-]*\w)", solution)
-    return bare[-1] if bare else ""
-
-
-def strip_dollars(answer):
-    """A value, or a list of values (OlympiadBench): no `$` around it, and 27.0 is 27."""
-    if isinstance(answer, list):
-        return ", ".join(strip_dollars(one) for one in answer)
-    text = str(answer).strip()
-    if len(text) > 1 and text[0] == text[-1] == "$" and "$" not in text[1:-1]:
-        text = text[1:-1].strip()
-    return text[:-2] if re.fullmatch(r"-?\d+\.0", text) else text
-
-
-# What tables write where an answer is missing. "none" alone can be an answer.
-MISSING = {"", "nan", "inf", "-inf", "None", "null", "n/a", "#n/a", "<na>", "nat", "NA", "NULL"}
-
-
-def short_gold(answer):
-    r"""The answer in a column that may hold a whole solution: (gold, "" or why there is none).
-
-    What follows the last `####` (GSM8K), else the content of the last box (MATH), of the last
-    `<answer>`, or what follows "answer is"; else the text as it is, unless it is a text of several
-    lines, which no box equals.
-    """
-    text = "" if answer is None else str(answer).strip()
-    marked = re.findall(r"<answer>(.*?)</answer>", text, re.S)
-    several = "\n" in text and r"\begin{" not in text
-    found = text
-    if "####" in text:
-        found = text.rpartition("####")[2].strip().partition("\n")[0]
-        found = last_box(found) or found.strip()
-    elif last_box(text):
-        found = last_box(text)
-    elif marked:
-        found = marked[-1].strip()
-    elif several or re.search(r"answer(?: is|:)", text, re.I):
-        found = verify.extract(text)
-    if found is None:
-        return text, "it is a text of several lines, without #### or a box to mark the answer"
-    if found in MISSING or found.lower() in MISSING - {"None", "NA", "NULL"}:
-        return text, "no answer is given"
-    return found, ""
-
-
 def same_problem(row):
     """What two rows share that ask the same: the words of the problem."""
     return " ".join(row["problem"].split())
-
-
-class Source(NamedTuple):
-    hub: str  # repository on the Hugging Face hub
-    config: str | None
-    splits: dict  # our split -> (the hub's split, expected rows)
-    problem: Callable  # row -> question
-    answer: Callable  # row -> gold answer
-
-
-# `math` is a mirror: hendrycks/competition_math was taken down, and this copy holds the same 7,500
-# and 5,000 problems of github.com/hendrycks/math (MIT). `deepmath` is the copy GRAIL trained on,
-# made from zwhe99/DeepMath-103K without its 5 GB of solutions. Sets with no "train" are for
-# evaluation only; some repositories call their only split "train", hence the second name.
-HUB = {
-    "gsm8k": Source("openai/gsm8k", "main", {"train": ("train", 7473), "test": ("test", 1319)},
-                    lambda row: row["question"], lambda row: after_hashes(row["answer"])),
-    "math": Source("DigitalLearningGmbH/MATH-lighteval", "default",
-                   {"train": ("train", 7500), "test": ("test", 5000)},
-                   lambda row: row["problem"], lambda row: last_box(row["solution"])),
-    "math500": Source("HuggingFaceH4/MATH-500", None, {"test": ("test", 500)},
-                      lambda row: row["problem"], lambda row: strip_dollars(row["answer"])),
-    "aime24": Source("HuggingFaceH4/aime_2024", None, {"test": ("train", 30)},
-                     lambda row: row["problem"], lambda row: strip_dollars(row["answer"])),
-    "aime25": Source("math-ai/aime25", None, {"test": ("test", 30)},
-                     lambda row: row["problem"], lambda row: strip_dollars(row["answer"])),
-    "amc23": Source("math-ai/amc23", None, {"test": ("test", 40)},
-                    lambda row: row["question"], lambda row: strip_dollars(row["answer"])),
-    "minerva": Source("svc-huggingface/minerva-math", None, {"test": ("test", 272)},
-                      lambda row: row["problem"], lambda row: last_box(row["solution"])),
-    "olympiadbench": Source("Hothan/OlympiadBench", "OE_TO_maths_en_COMP", {"test": ("train", 674)},
-                            lambda row: row["question"],
-                            lambda row: strip_dollars(row["final_answer"])),
-    "college_math": Source("di-zhang-fdu/College_Math_Test", None, {"test": ("test", 2818)},
-                           lambda row: row["question"], lambda row: strip_dollars(row["answer"])),
-    "deepmath": Source("trl-lib/DeepMath-103K", None,
-                       {"train": ("train", 97870), "test": ("test", 5152)},
-                       lambda row: row["prompt"][-1]["content"],
-                       lambda row: strip_dollars(row["solution"])),
-}
 
 
 def load_problems(data, split="train", limit=None):
@@ -232,7 +135,7 @@ def read_jsonl(path):
     """Read a problem file; see `load_problems` for what is demanded of it."""
     if not os.path.isfile(path):  # not path.is_file(), which raises for a name that is too long
         raise BadInput(f"--data {path}: there is no such file.")
-    rows, seen, taken = [], {}, 0
+    rows, seen, taken = [], {}, []
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
@@ -261,7 +164,7 @@ def read_jsonl(path):
         row["answer"], row["no_gold"] = short_gold(answer)
         if isinstance(answer, str) and row["answer"] != answer.strip():
             row["solution"] = row.get("solution") or answer  # which scrl.py reads
-            taken += 1
+            taken.append(row["answer"])
         row["id"] = None if no_id(row.get("id")) else str(row["id"])
         if row["id"] in seen:
             raise BadInput(f"{where}: id {row['id']!r} was used in line {seen[row['id']]}.")
@@ -271,8 +174,8 @@ def read_jsonl(path):
     if not rows:
         raise BadInput(f"--data {path}: the file is empty.")
     if taken:
-        print(printable(f"{path}: the answer was taken out of {taken:,} whole solutions, for one "
-                        f"{rows[-1]['answer'][:60]!r}"), file=sys.stderr)
+        print(printable(f"{path}: the answer was taken out of {len(taken):,} longer texts, the "
+                        f"first is {taken[0][:60]!r}"), file=sys.stderr)
     give_ids(rows, path.stem)
     return rows
 
@@ -290,36 +193,6 @@ def give_ids(rows, stem):
 def no_id(value):
     """None, NaN and blank text: what tables write where there is no id."""
     return value is None or value != value or isinstance(value, str) and not value.strip()
-
-
-def fetch(name, split):
-    """Fetch a set of HUB by the table's mapping; a row count other than expected is said aloud."""
-    source = HUB[name]
-    if split not in source.splits:
-        raise BadInput(f"--data {name}: it has no {split} split, only {', '.join(source.splits)}.")
-    hub_split, expected = source.splits[split]
-    try:  # anything can fail here: the import, a proxy, a script, a table of another shape
-        import datasets  # here, not above: a second and a half that local files need not pay
-
-        table = datasets.load_dataset(source.hub, source.config, split=hub_split)
-    except Exception as error:
-        raise BadInput(f"--data {name}: {source.hub} could not be loaded ({reason(error)}); check "
-                       "the network or pass a .jsonl file.") from None
-    if len(table) != expected:
-        print(f"{name}: {source.hub} has {len(table):,} rows, not {expected:,}", file=sys.stderr)
-    rows = []
-    for i, row in enumerate(table):
-        try:
-            found = {"problem": source.problem(row), "answer": source.answer(row)}
-        except KeyError as column:
-            raise BadInput(f"--data {name}: {source.hub} has no column {column} (it has "
-                           f"{', '.join(row)}); was it changed?") from None
-        except (TypeError, ValueError, AttributeError, IndexError) as error:
-            raise BadInput(f"--data {name}: row {i} of {source.hub} has another shape than it had "
-                           f"({error}); was it changed?") from None
-        # GSM8K's answer column is a solution with calculator marks, which scrl.py reads.
-        rows.append({"solution": row.get("answer"), **row, **found, "id": f"{name}-{split}-{i}"})
-    return rows
 
 
 def build_prompt(tokenizer, problem, thinking=False, suffix=SUFFIX):
@@ -370,9 +243,24 @@ def note(text):
     print(printable(text), file=sys.stderr)
 
 
+def say_unread(tokenizer, prompts):
+    """Say which characters of the prompts the tokenizer drops or has no token for."""
+    letters = "".join(sorted(set("".join(prompts))))
+    ids = tokenizer(letters, add_special_tokens=False).input_ids
+    doubtful = set(letters) - set(tokenizer.decode(ids))
+    for prompt in prompts if doubtful else ():
+        ids = tokenizer(prompt, add_special_tokens=False).input_ids
+        lost = sorted(doubtful & set(prompt) - set(tokenizer.decode(ids)))
+        if lost:
+            note(f"the tokenizer of --model {tokenizer.name_or_path} does not know {lost[0]!r}, so "
+                 f"the model is asked without it: {tokenizer.decode(ids)[:200]!r}")
+            return
+
+
 def longest_prompt(model, tokenizer, prompts, new_tokens=1):
     """Tokens of the longest prompt (int). Raises BadInput for a prompt with a token that has no
     embedding, or which leaves less room than new_tokens in the model's context."""
+    say_unread(tokenizer, prompts)
     context, _ = longest_row(model.config)
     rows = len(model.get_input_embeddings().weight)
     counted = prompts

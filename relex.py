@@ -140,12 +140,13 @@ class Snapshot(dict):
 def find_snapshots(folder):
     """{true optimiser step: Snapshot}, ascending. Step 0 would be the base, never a row of M."""
     found = {}
-    for path in Path(folder).glob("step_*/model.safetensors"):
+    for path in Path(folder).glob("step_*/*.safetensors"):  # several where they are large
         step = path.parent.name.removeprefix("step_")
         if step.isdecimal() and int(step) > 0:
             try:
                 with safe_open(path, "pt") as file:
-                    found[int(step)] = Snapshot.fromkeys(file.keys(), path)
+                    part = Snapshot.fromkeys(file.keys(), path)
+                found.setdefault(int(step), Snapshot()).update(part)
             except SafetensorError as error:
                 raise ValueError(f"--snapshots: {path} is damaged ({error}); remove it.") from None
     return dict(sorted(found.items()))
@@ -185,6 +186,8 @@ def main(argv=None):
     try:
         model, tokenizer = problems.load_policy(args.base, args.device)
         try_to_save(model, tokenizer, args.base)
+        prompts = [problems.build_prompt(tokenizer, row["problem"]) for row in tasks]
+        problems.longest_prompt(model, tokenizer, prompts, args.max_new_tokens)
         found = find_snapshots(args.snapshots)
         steps = [step for step in found if step <= args.until]
         new, fits = relex(model.state_dict(), [found[s] for s in steps], steps, args.to, args.rank)

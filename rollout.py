@@ -66,24 +66,31 @@ class Rollouts:
 
 def stop_ids(model, tokenizer):
     """Every id that ends a completion: base configs and tokenizers often name different ones."""
-    found = set()
+    found = []
     for source in (tokenizer, model.generation_config, model.config):
         ids = source.eos_token_id
-        found |= set(ids if isinstance(ids, (list, tuple)) else [ids])
-    return sorted(found - {None})
+        found += ids if isinstance(ids, (list, tuple)) else [ids]
+    known = [one for one in found if one is not None]
+    return sorted({one for one in known if type(one) is int}) + [
+        one for one in known if type(one) is not int]  # which models.check_tokens refuses
 
 
 def longest_row(config):
     """(tokens that a row may have, why no more): the model's context, or less.
 
     RoPE of the kinds longrope and dynamic turns by other angles once a row is longer than the
-    original context, and keys that are in the cache by then were turned by the old ones.
+    original context, and keys that are in the cache by then were turned by the old ones. YaRN is
+    often switched on by a factor alone, which makes the context so much longer.
     """
     context = getattr(config, "max_position_embeddings", None) or math.inf
+    for rope in rope_settings(config):
+        if rope.get("rope_type", rope.get("type")) == "yarn":
+            original = rope.get("original_max_position_embeddings") or 0
+            context = max(context, int(original * (rope.get("factor") or 1)))
     found = [(context, f"the model's context of {context:,}")]
     for rope in rope_settings(config):
         kind = rope.get("rope_type", rope.get("type"))
-        if kind in ("longrope", "dynamic"):
+        if kind in ("longrope", "su", "dynamic"):
             original = rope.get("original_max_position_embeddings") or getattr(
                 config, "original_max_position_embeddings", None) or context
             found.append((original, f"{original:,}, where its {kind} RoPE changes and cached keys "
@@ -107,17 +114,54 @@ def rope_settings(config):
 
 
 def answers(rollouts, tokenizer):
-    """What is graded, B strings: the completion, or "" for one that never leaves the <think> which
-    its prompt opened, as templates of reasoning models do: a box in there is no answer."""
-    opened, found = {}, []
-    for ids, mask, text in zip(rollouts.prompt_ids.tolist(), rollouts.prompt_mask.tolist(),
-                               rollouts.texts):
-        end = tuple(i for i, real in zip(ids[-32:], mask[-32:]) if real)  # what the template adds
-        if end not in opened:
-            said = tokenizer.decode(list(end))
-            opened[end] = said.rfind("<think>") > said.rfind("</think>")
-        found.append("" if opened[end] and "</think>" not in text else text)
+    """What is graded, B strings: the completions, without what is said inside of a thought."""
+    prompts = [[i for i, real in zip(ids, mask) if real] for ids, mask in zip(
+        rollouts.prompt_ids.tolist(), rollouts.prompt_mask.tolist())]
+    said = rollouts.sampled if special_tags(tokenizer) else [[]] * len(prompts)
+    return without_thoughts(tokenizer, prompts, said, rollouts.texts)
+
+
+def special_tags(tokenizer):
+    """{id: tag} of <think> and </think> if they are special tokens, which no text holds."""
+    added = getattr(tokenizer, "added_tokens_decoder", {})  # a tokenizer in Python may have none
+    return {i: token.content for i, token in added.items()
+            if token.special and token.content in ("<think>", "</think>")}
+
+
+def without_thoughts(tokenizer, prompts, completions, texts):
+    """Of completions, B lists of ids and their texts, what verify.py may look for an answer in.
+
+    verify.py reads <think> and </think> in a text. Here is what it cannot see: a <think> that the
+    prompt opened (B lists of ids), and tags that are special tokens. A thought that never ends
+    leaves ""; one before the answer leaves blanks, so that places in the text stay the same.
+    """
+    def characters(ids):
+        return len(tokenizer.decode(ids, skip_special_tokens=True,
+                                    clean_up_tokenization_spaces=False))
+
+    special, opened, found = special_tags(tokenizer), {}, []
+    for prompt, said, text in zip(map(tuple, prompts), completions, texts):
+        if prompt not in opened:
+            opened[prompt] = opens_a_thought(tokenizer.decode(list(prompt)))
+        tags = [(n, special[i]) for n, i in enumerate(said) if i in special]
+        end = max((n for n, tag in tags if tag == "</think>"), default=-1)
+        if end >= 0:
+            start = characters(said[:end])
+            text = " " * start + text[start:]
+        elif opened[prompt] and "</think>" not in text:
+            text = ""
+        again = [n for n, tag in tags if tag == "<think>" and n > end]
+        if again:
+            text = text[:characters(said[:again[0]])]
+        found.append(text)
     return found
+
+
+def opens_a_thought(prompt):
+    """Does the template leave a <think> open at the end of this prompt (a text)? What stands before
+    the request for a box is the problem's, whoever wrote that."""
+    added = prompt.rpartition(r"\boxed{}")[2]
+    return added.rfind("<think>") > added.rfind("</think>")
 
 
 # -------------------------------------------------------------------------- one token

@@ -18,14 +18,14 @@ import sys
 from pathlib import Path
 
 import torch
-from transformers import AutoTokenizer
 
 import problems
 import saliency
 import verify
 from engine.errors import BadInput, printable, run_cli
 from logprobs import forward_pass
-from rollout import Rollouts, answers, pad, sample
+from models import load_tokenizer
+from rollout import Rollouts, answers, longest_row, pad, sample
 
 # ------------------------------------------------------------------------------ one scale
 
@@ -207,7 +207,7 @@ def last_steps(summary):
     if example is None:
         print("no completion was trained, so there is none to show")
         return
-    tokenizer = AutoTokenizer.from_pretrained(folder / "checkpoint")
+    tokenizer = load_tokenizer(folder, str(folder / "checkpoint"))
     ids, w = example["ids"], example["weights"]
     print(f"\nOne completion (reward {example['reward']:.0f}) of: "
           f"{printable(example['problem'])}\n"
@@ -245,7 +245,9 @@ def main(argv=None):
         text = tokenizer.decode(ids[0], skip_special_tokens=True)  # what the ids say, to the letter
         out = Rollouts(asked, real, ids, mask.sum(1), mask[:, 0], None, [text])
     else:
-        out = sample(model, tokenizer, [prompt], samples=8, max_new_tokens=256)
+        asked = problems.longest_prompt(model, tokenizer, [prompt])
+        room = longest_row(model.config)[0] - asked  # tokens
+        out = sample(model, tokenizer, [prompt], samples=8, max_new_tokens=min(256, room))
     # The longest one with a box: it has the most tokens for the answer to lean on.
     texts = answers(out, tokenizer)
     i = max(range(len(texts)), key=lambda i: (verify.last_boxed(texts[i]) is not None,

@@ -35,7 +35,7 @@ from engine.errors import BadInput, run_cli
 from engine.flags import flags, parse
 from engine.seeds import seed_for
 from grpo import outcome_reward, train
-from rollout import sample
+from rollout import longest_row, sample, without_thoughts
 from verify import verify_all
 
 
@@ -62,20 +62,39 @@ def verdicts(model, tokenizer, prompts, prefixes, rows, samples, max_new_tokens,
     its place in P and its place in K.
     """
     starts = [prompt + prefix for prompt, prefix in zip(prompts, prefixes)]
-    more = sample(model, tokenizer, starts, samples=samples, max_new_tokens=max_new_tokens,
-                  temperature=temperature, seed=seed, batch_size=batch_size)
-
-    # The prefix has used some of its tokens. What a row says beyond them is cut off here, which
-    # changes nothing before it.
-    completions = []
-    for k, ids in enumerate(more.sampled):
-        prefix = prefixes[k // samples]
-        completions.append(prefix + ids[:max_new_tokens - len(prefix)])
+    left = [max_new_tokens - len(prefix) for prefix in prefixes]  # P counts of tokens
+    context, _ = longest_row(model.config)
+    completions, tokens = [None] * (len(starts) * samples), 0
+    for some in rows_that_fit([len(start) for start in starts], left, context):
+        more = sample(model, tokenizer, [starts[i] for i in some], samples=samples, keys=some,
+                      max_new_tokens=max(left[i] for i in some), temperature=temperature,
+                      seed=seed, batch_size=batch_size)
+        tokens += int(more.lengths.sum())
+        # What a row says beyond its own tokens is cut off, which changes nothing before it.
+        for k, ids in enumerate(more.sampled):
+            i = some[k // samples]
+            completions[i * samples + k % samples] = prefixes[i] + ids[:left[i]]
     texts = tokenizer.batch_decode(completions, skip_special_tokens=True,
                                    clean_up_tokenization_spaces=False)
+    asked_by = [prompt for prompt in prompts for _ in range(samples)]  # P * K lists of ids
+    texts = without_thoughts(tokenizer, asked_by, completions, texts)
     asked = [(row["answer"], row["problem"]) for row in rows for _ in range(samples)]
     right = verify_all([(text, *gold) for text, gold in zip(texts, asked)], strict=True)
-    return torch.tensor(right).float().view(-1, samples), int(more.lengths.sum())
+    return torch.tensor(right).float().view(-1, samples), tokens
+
+
+def rows_that_fit(lengths, left, context):
+    """Numbers of prompts in lists, each to be sampled at once: the longest of a list and the most
+    tokens that one of it has left fit into the context. One list, unless the context is short."""
+    lists, longest, most = [], 0, 0
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        most = max(most, left[i])
+        if lists and longest + most <= context:
+            lists[-1].append(i)
+        else:
+            lists.append([i])
+            longest, most = lengths[i], left[i]
+    return [sorted(some) for some in lists]
 
 
 def line_advantages(ends, values, verdict):

@@ -1,10 +1,21 @@
 """The KV cache and the state of recurrent layers, row by row. Skip on a first reading."""
 import torch
 from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 
 class Cache(DynamicCache):
-    """A KV cache in the values' dtype: under autocast a key normalised in fp32 would stay fp32."""
+    """A KV cache that keeps every key, in the values' dtype.
+
+    DynamicCache drops the keys that a window of the config has left behind. Not every model with a
+    sliding_window in its config.json looks through one (Llama does not); those that do mask what is
+    outside. Under autocast a key that was normalised in fp32 would stay fp32.
+    """
+
+    def __init__(self, config=None):
+        super().__init__(config=config)
+        self.layers = [DynamicLayer() if type(layer) is DynamicSlidingWindowLayer else layer
+                       for layer in self.layers]
 
     def update(self, key, value, *args, **options):
         return super().update(key.to(value.dtype), value, *args, **options)

@@ -95,7 +95,7 @@ def snapshot(folder, model, step):
     """Write FOLDER/snapshots/step_00010: fp32 weights, for relex.py."""
     final = folder / "snapshots" / f"step_{step:05d}"
     with whole(final, step, folder) as new:
-        save_model(new, model)
+        save_model(new, model, for_others=False)
     shutil.rmtree(final.with_name(final.name + ".old"), ignore_errors=True)  # a step done again
 
 
@@ -201,20 +201,38 @@ def latest(method):
 
 def differing(saved, now):
     """The settings, other than FREE ones, in which two dicts differ, as one phrase ("" if none)."""
-    words = {"kl_reference": "the reference of --kl, what --model names,"}
+    words = {"kl_reference": "the reference of --kl, what --model names,",
+             "kl_reference_config": "the config.json of the reference of --kl, of --model,"}
     wrong = [key for key in saved if key not in FREE and saved[key] != now.get(key)]
     return ", ".join(f"{words.get(key, key)} differs ({now.get(key)!r}, the run's is "
                      f"{saved[key]!r})" for key in wrong)
 
 
 def fingerprint(model):
-    """SHA-256 of some 4,096 numbers of each tensor, for training moves nearly all; 16 digits."""
+    """16 digits of the SHA-256 of the weights: of each tensor some 4,096 numbers, and the sum of
+    all of its bits, which one number alone moves. The same on every device."""
     found = hashlib.sha256()
     for title, tensor in model.state_dict().items():
-        flat = tensor.detach().reshape(-1)
+        flat = tensor.detach().reshape(-1).clone()  # memory of its own, to be read as int64
         some = flat[::len(flat) // 4096 + 1].float().cpu()
-        found.update(title.encode() + some.numpy().tobytes())
+        raw = flat.view(torch.uint8)
+        end = len(raw) // 8 * 8
+        total = int(raw[:end].view(torch.int64).sum())  # modulo 2^64, so in any order
+        rest = raw[end:].tolist()
+        found.update(f"{title} {total} {rest} ".encode() + some.numpy().tobytes())
     return found.hexdigest()[:16]
+
+
+def short_sha(value):
+    """The first 16 digits of the SHA-256 of what JSON can hold."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def settings_of(config):
+    """What a model's config says of its computation, without who wrote it and where it lay."""
+    said = getattr(config, "to_diff_dict", dict)()
+    return {k: v for k, v in said.items() if k not in (
+        "_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache")}
 
 
 def refuse_another_shape(adam, step, optimizer, path):

@@ -32,6 +32,7 @@ from contextlib import contextmanager
 import torch
 import torch.nn.functional as F
 
+from engine.memory import head_width
 from engine.seeds import uniforms
 
 try:
@@ -44,11 +45,10 @@ except ImportError:  # no CUDA build of PyTorch: `attend` below says the same in
 def supports(model):
     """True for Llama, Qwen2 and Qwen3 decoders without sliding windows, on a card with Triton."""
     c = model.config
-    head_dim = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
     return (triton is not None and model.device.type == "cuda"
             and c.model_type in ("llama", "qwen2", "qwen3") and c.hidden_act == "silu"
             and set(getattr(c, "layer_types", None) or ["full_attention"]) == {"full_attention"}
-            and head_dim in (32, 64, 128, 256))  # what the kernel's tensor-core tiles allow
+            and head_width(c) in (32, 64, 128, 256))  # what the kernel's tensor-core tiles allow
 
 
 # -------------------------------------------------------------------------- the pieces of a step

@@ -10,7 +10,7 @@ import sys
 
 try:
     import fcntl
-except ImportError:  # Windows has none, and runs there are not locked
+except ImportError:  # Windows has none
     fcntl = None
 
 from engine.errors import BadInput
@@ -90,18 +90,45 @@ def hold(folder):
     The lock is the process's: it goes with a kill, and workers that were forked do not share it.
     """
     place = os.path.realpath(folder)
-    if fcntl is None or place in HELD:
+    if place in HELD:
         return
-    file = open(os.path.join(folder, "lock"), "a")
+    try:
+        HELD[place] = lock(os.path.join(folder, "lock"))
+    except BlockingIOError:
+        raise BadInput(f"--resume {folder}: another process is training this run; wait for it, "
+                       "or stop it first.") from None
+
+
+def lock(path):
+    """An open file that is locked until it is closed, or None on a file system without locks.
+    Raises BlockingIOError if another process has it."""
+    if fcntl is None:
+        return database_lock(path)
+    file = open(path, "a")
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return file
     except OSError as error:
         file.close()
         if error.errno in (errno.EACCES, errno.EAGAIN):
-            raise BadInput(f"--resume {folder}: another process is training this run; wait for it, "
-                           "or stop it first.") from None
-        return  # a file system without locks
-    HELD[place] = file
+            raise BlockingIOError from None
+        return None
+
+
+def database_lock(path):
+    """The same where Python has no locks for files: SQLite locks its own on every system."""
+    import sqlite3  # here: some builds of Python lack it, and need it as little
+
+    base = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+    try:
+        base.execute("PRAGMA journal_mode = MEMORY")  # no file beside it
+        base.execute("BEGIN EXCLUSIVE")  # of an empty database, which is never written
+        return base
+    except sqlite3.Error as error:
+        base.close()
+        if "locked" in str(error):
+            raise BlockingIOError from None
+        return None
 
 
 def release(folder):

@@ -1,23 +1,29 @@
 """A model's folder that loads elsewhere, the same. Skip on a first reading.
 
-transformers 5 writes two things in words of its own, which transformers 4, and the servers built
-on it, read as something else and say nothing: RoPE's base falls back to 10,000, the tokenizer's
-class is unknown. Here both spellings are written.
+transformers 5 writes some things in words of its own, which transformers 4, and the servers built
+on it, do not know: RoPE's base falls back to 10,000 and the number of experts to 128 without a
+word, the tokenizer's class is unknown. Here both spellings are written.
 """
 import json
+import shutil
 import tempfile
 from pathlib import Path
 
 from engine.errors import BadInput
 
-# How this folder was loaded, which is nobody else's business.
-OF_THE_LOAD = ("backend", "is_local", "local_files_only", "trust_remote_code", "use_safetensors")
+# How this folder was loaded, which is nobody else's business, and code that is not in the new one.
+OF_THE_LOAD = ("auto_map", "backend", "is_local", "local_files_only", "trust_remote_code",
+               "use_safetensors")
 
 
-def save_model(folder, model):
-    """Write weights, config.json and generation_config.json."""
-    model.save_pretrained(folder)
-    mend_config(folder / "config.json")
+def save_model(folder, model, for_others=True):
+    """Write weights, config.json and generation_config.json.
+
+    for_others: with the names that tensors have on the hub. transformers 5 joins the experts of a
+    layer in one tensor when it loads; without, they keep the names that they have in the model.
+    """
+    model.save_pretrained(folder, save_original_format=for_others)
+    mend_config(folder / "config.json", model.config)
 
 
 def save_tokenizer(folder, tokenizer):
@@ -37,28 +43,36 @@ def save_tokenizer(folder, tokenizer):
 def try_to_save(model, tokenizer, name):
     """Save all but the weights into a folder that is then removed. Raises BadInput where that
     fails: better before the first step than at the first checkpoint."""
+    folder = Path(tempfile.mkdtemp())
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            model.config.save_pretrained(folder)
-            model.generation_config.save_pretrained(folder)
-            mend_config(Path(folder) / "config.json")
-            save_tokenizer(Path(folder), tokenizer)
+        model.config.save_pretrained(folder)
+        model.generation_config.save_pretrained(folder)
+        mend_config(folder / "config.json", model.config)
+        save_tokenizer(folder, tokenizer)
     except Exception as error:  # a foreign config can fail in any way
         reason = " ".join(str(error).split())
         raise BadInput(f"--model {name}: its configs or its tokenizer load and cannot be saved, so "
                        f"no checkpoint could be written ({reason[:300]}).") from None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def put(path, content):
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def mend_config(path):
-    """RoPE in the spelling of transformers 4 beside that of 5, in a config.json."""
+def mend_config(path, known):
+    """In a config.json, the spellings of transformers 4 beside those of 5, and no code. `known`:
+    the config itself, which maps old names to the ones it uses."""
     config = json.loads(path.read_text(encoding="utf-8"))
+    config.pop("auto_map", None)
+    for old, new in known.attribute_map.items():
+        if new in config:
+            config.setdefault(old, config[new])
     rope = config.get("rope_parameters")
     if isinstance(rope, dict):
-        put(path, {**old_rope(rope), **config})
+        config = {**old_rope(rope), **config}
+    put(path, config)
 
 
 def old_rope(rope):
@@ -72,6 +86,7 @@ def old_rope(rope):
         return old
     rope = {key: value for key, value in rope.items() if value is not None}
     old = {key: rope[key] for key in ("rope_theta", "partial_rotary_factor") if key in rope}
+    old["rope_scaling"] = None  # without it, some classes of transformers 4 scale by a default
     if rope.get("rope_type", "default") != "default":
         old["rope_scaling"] = {key: value for key, value in rope.items() if key not in old}
         if "original_max_position_embeddings" in rope:

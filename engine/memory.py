@@ -2,10 +2,20 @@
 import torch
 
 
+def head_width(config):
+    """Numbers in a key of one head; where layers differ, in the widest."""
+    try:
+        head = getattr(config, "head_dim", None)
+    except RuntimeError:  # of Gemma 4, for one: transformers gives no number for all layers
+        each = config.per_layer_config
+        head = max(each[i].head_dim for i in range(config.num_hidden_layers))
+    return head or config.hidden_size // config.num_attention_heads
+
+
 def cache_bytes(config):
     """Bytes of one token of one row in the KV cache, in bf16."""
-    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return 4 * config.num_hidden_layers * config.num_key_value_heads * head
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    return 4 * config.num_hidden_layers * heads * head_width(config)
 
 
 def recorded_bytes(model):
@@ -36,11 +46,11 @@ def memory_estimate(model, config, prompt_tokens):
     n = sum(p.numel() for p in model.parameters())
     n_reference = n if config.kl > 0 else 0
     tokens = prompt_tokens + config.max_new_tokens  # tokens of a row
-    head = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
     if config.checkpointing:
         kept = 4 * c.hidden_size
     else:
-        kept = 34 * c.hidden_size + 12 * c.intermediate_size + 8 * c.num_attention_heads * head
+        kept = 34 * c.hidden_size + 12 * c.intermediate_size
+        kept += 8 * c.num_attention_heads * head_width(c)
         kept *= 0.6 if config.compile else 1.0
     parts = {
         "weights, gradients, Adam": 16 * n + 4 * n_reference,

@@ -9,10 +9,9 @@ of the N L tokens are left. tests/test_oar.py compares the two, number by number
 import copy
 
 import torch
-from transformers import DynamicCache
 
 from engine import decode
-from engine.caches import repeat_rows
+from engine.caches import Cache, repeat_rows
 
 
 @torch.no_grad()
@@ -40,7 +39,7 @@ def perturbation(forward, spans, shift, replace="pad", chunk=0):
             row = forward.embeddings[i, :first + close - 1]  # (n, H) up to where the box is settled
             prompt = tuple(prompts[i][:first])
             if prompt not in caches:
-                caches[prompt] = DynamicCache(config=body.config)
+                caches[prompt] = Cache(config=body.config)
                 run(body, row[None, :first], caches[prompt])
             substitute = pad if replace == "pad" else row[first:first + start].mean(0)  # (H,)
             ids = forward.completion_ids[i, content:close]                              # (K,)

@@ -28,7 +28,16 @@ from pathlib import Path
 import torch
 from torch.utils.checkpoint import checkpoint as recomputed
 
-from engine.checkpoints import FREE, check_room, fingerprint, restore, save, snapshot
+from engine.checkpoints import (
+    FREE,
+    check_room,
+    fingerprint,
+    restore,
+    save,
+    settings_of,
+    short_sha,
+    snapshot,
+)
 from engine.errors import BadInput
 from engine.files import append, drop_steps_after, hold, write
 from engine.memory import memory_estimate, peak_gb
@@ -118,6 +127,7 @@ def open_run(config, optimizer, rows, checkpoint=None, reference=None):
     settings["problems"] = hashlib.sha256(asked.encode()).hexdigest()
     if reference is not None:
         settings["kl_reference"] = fingerprint(reference)
+        settings["kl_reference_config"] = short_sha(settings_of(reference.config))
     folder, step = Path(config.name), 0
     try:
         if checkpoint:
@@ -148,7 +158,9 @@ def print_settings(config, model, tokenizer, prompts, total, longest, stops):
           f"{config.data} ({total:,} problems)")
     print("settings:", " ".join(f"{k}={v}" for k, v in sorted(vars(config).items())))
     print("stopping on:", [tokenizer.decode([i]) for i in stops])
-    print("first prompt:", *map(repr, prompts))
+    read = [tokenizer.decode(tokenizer(prompt, add_special_tokens=False).input_ids)
+            for prompt in prompts]  # by way of the tokens, which are what the model sees
+    print("first prompt:", *map(repr, read))
     print(memory_estimate(model, config, longest))
 
 

@@ -19,20 +19,21 @@ try:
     import torch
     from datasets import Dataset
     from peft import LoraConfig
-    from transformers import AutoTokenizer, HfArgumentParser
+    from transformers import HfArgumentParser
     from trl import GRPOConfig, GRPOTrainer
 except ImportError as missing:
     print(f"error: {missing}; beside requirements.txt: pip install trl peft", file=sys.stderr)
     sys.exit(2)
 import delta
 import grail
+import models
 import oar
 import problems
 import saliency
 import verify
 from engine.errors import run_cli
 from logprobs import forward_pass
-from rollout import Rollouts
+from rollout import Rollouts, answers, opens_a_thought
 
 
 def answer_weights(forward, credit):
@@ -92,6 +93,7 @@ class CreditGRPOTrainer(GRPOTrainer):
                  for row, on in zip(ids, mask)]
         rollouts = Rollouts(batch["prompt_ids"], batch["prompt_mask"].bool(), ids,
                             mask.sum(1).clamp(min=1), None, None, texts)
+        texts = answers(rollouts, self.processing_class)
         model = accelerator.unwrap_model(self.model)
         base = getattr(model, "get_base_model", lambda: model)()  # of PEFT: what holds the adapters
 
@@ -131,10 +133,13 @@ class CreditGRPOTrainer(GRPOTrainer):
         return w
 
 
-def right(completions, answer, problem=None, **_):
-    """The reward: 1 where the completion's last box is right. A data set may lack the problem's
-    text, which only tells whether a percentage is asked for."""
-    triples = list(zip(completions, answer, problem or [None] * len(completions)))
+def right(completions, answer, prompts=(), problem=None, **_):
+    """The reward: 1 where the completion's last box is right, outside of a thought that its prompt
+    opened. A data set may lack the problem's text, which only tells whether a percentage is asked
+    for."""
+    texts = ["" if opens_a_thought(prompt) and "</think>" not in text else text
+             for prompt, text in zip(prompts or [""] * len(completions), completions)]
+    triples = list(zip(texts, answer, problem or [None] * len(texts)))
     return list(map(float, verify.verify_all(triples, strict=True)))
 
 
@@ -148,7 +153,7 @@ def main(argv=None):
         args, script = parser.parse_args_into_dataclasses(argv)
         names = {source.hub: name for name, source in problems.HUB.items()}
         model = str(problems.HERE / "data/tiny") if script.model == "tiny" else script.model
-        tokenizer = AutoTokenizer.from_pretrained(model)
+        tokenizer = models.load_tokenizer(script.model, model)
         bos = tokenizer.bos_token if tokenizer("a").input_ids[0] == tokenizer.bos_token_id else ""
         data = [{"prompt": problems.build_prompt(tokenizer, row["problem"]).removeprefix(bos),
                  "answer": row["answer"], "problem": row["problem"]}

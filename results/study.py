@@ -22,7 +22,7 @@ its cell, which the same command runs again. Three phases:
     final     each arm at its best rate, seeds 0, 1, ...; scored along the curve and at the end
 
 Some arms take the rate of another's sweep: ablations GRAIL's, and on a real model all of them
-GRPO's. --plan runs one cell, to time it, if there is none yet.
+GRPO's. --plan trains nothing: until a first cell has been timed, it calls the time unknown.
 
 What we left out, on purpose: the best point of a curve, sweeps of anything but the learning rate, a
 scheduler for several machines (--arms and --seeds cut the grid; JSONL lines can be joined).
@@ -227,7 +227,8 @@ def cells_of(phase, setup, lines):
 
 
 def cost(cell, setup, lines):
-    """Seconds that a cell takes, by the mean of measured ones: same arm if any, else grpo."""
+    """Seconds that a cell takes, by the mean of measured ones: of the same arm if there are any,
+    else of all. NaN where none was measured yet."""
     def points(phase):  # samples that an evaluation draws
         few = FEW * setup["curve"] * ((setup["steps"] - 1) // setup["every"])
         whole = setup["held_out"] * (setup["samples"] + 1)
@@ -235,6 +236,8 @@ def cost(cell, setup, lines):
         return {"start": whole, "sweep": swept, "final": few + whole}[phase]
 
     measured = [line for line in lines if line["cell"]["phase"] != "start"]
+    if not measured:
+        return math.nan
     mine = [line for line in measured if line["cell"]["arm"] == cell["arm"]] or measured
     train = sum(line["seconds"]["train"] for line in mine) / len(mine)
     drawn = sum(len(point["right"]) * point["samples"] for line in measured
@@ -349,7 +352,9 @@ def main(argv=None):
 
     def left():
         seconds = sum(cost(cell, setup, load(out, setup)) for cell in missing()) / args.jobs
-        return f"{len(missing())} cells left, about {seconds / 60:.0f} min with --jobs {args.jobs}"
+        known = not math.isnan(seconds)
+        time_left = f"about {seconds / 60:.0f} min" if known else "for an unknown time"
+        return f"{len(missing())} cells left, {time_left} with --jobs {args.jobs}"
 
     def done(cell, line):
         append(out, [line])
@@ -361,13 +366,15 @@ def main(argv=None):
 
     out.parent.mkdir(parents=True, exist_ok=True)
     if args.plan:
-        if all(line["cell"]["phase"] == "start" for line in load(out, setup)):
-            first = next(cell for cell in missing() if cell["phase"] != "start")
-            run_all([first], job, 1, done, BadInput)  # a cell of the grid, so not in vain
-        unknown = {cell["arm"] for cell in missing()} - {
-            line["cell"]["arm"] for line in load(out, setup)}
-        print(left() + ("; not measured yet, so counted as the others: " * bool(unknown)
-                        + ", ".join(sorted(unknown))))
+        timed = {line["cell"]["arm"] for line in load(out, setup)
+                 if line["cell"]["phase"] != "start"}
+        unknown = sorted({cell["arm"] for cell in missing()} - timed)
+        if not timed:
+            print(f"{left()}: no cell has been timed yet; ask again when the first is done")
+        elif unknown:
+            print(f"{left()}; not measured yet, so counted as the others: {', '.join(unknown)}")
+        else:
+            print(left())
         return
     if cells := missing():
         check_disk(setup, min(args.jobs, len(cells)))

@@ -312,7 +312,7 @@ MODELS = {
     "fewer embeddings than tokens": (lambda f: policy(f, vocabulary=50), "has only 50 embeddings"),
     "a tensor is missing": (lost_tensor, "up_proj.weight, which would be random"),
     "weights that are NaN": (not_finite, "logits are not finite"),
-    "weights in a pickle": (pickled, "no causal language model loads"),
+    "weights in a pickle": (pickled, "a pickle, which can run code"),
     "code of its own": (remote_code, "no causal language model loads"),
     "GPT-2": (other_kind(GPT2Config(vocab_size=99, n_embd=16, n_layer=1, n_head=2),
                          GPT2LMHeadModel), "cannot be run apart from its LM head"),

@@ -308,7 +308,8 @@ def test_rope_is_saved_in_both_spellings(tmp_path):
     assert saved["rope_scaling"]["rope_type"] == "yarn" and saved["rope_scaling"]["factor"] == 4.0
     plain = dict(full_attention=dict(rope_type="default", rope_theta=1e6),
                  sliding_attention=dict(rope_type="default", rope_theta=1e4))
-    assert folders.old_rope(plain) == dict(rope_theta=1e6, rope_local_base_freq=1e4)
+    assert folders.old_rope(plain) == dict(rope_theta=1e6, rope_local_base_freq=1e4,
+                                           rope_scaling=None)
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert model.config.rope_parameters["rope_theta"] == 1e6
 

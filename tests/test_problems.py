@@ -9,6 +9,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, processors
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+import benchmarks
 import problems
 from engine.errors import BadInput, run_cli
 from problems import build_prompt, load_policy, load_problems
@@ -239,8 +240,8 @@ def test_changed_columns_are_named(monkeypatch):
 
 def test_unbraced_box_is_found():
     r"""A few MATH solutions end in `\boxed 7.`; without a fallback their gold would be empty."""
-    assert problems.last_box(r"so it is $\boxed 7.$") == "7"
-    assert problems.last_box("no box at all") == ""
+    assert benchmarks.last_box(r"so it is $\boxed 7.$") == "7"
+    assert benchmarks.last_box("no box at all") == ""
 
 
 def write(folder, *lines):

@@ -523,6 +523,13 @@ def here(monkeypatch, tmp_path):
     return argv, ran, tmp_path / "out.jsonl"
 
 
+def study_args(argv):
+    """The arguments of `study.prepare` for the command line of `here`."""
+    return SimpleNamespace(quick=False, grid="real", model=argv[3], data="train.jsonl", out="",
+                           test="test.jsonl", device="cpu", arms="", seeds=0, first_seed=0,
+                           rates="", also=argv[-1][7:])
+
+
 def test_cells_that_do_not_fit_on_the_disk_together_do_not_begin(here, monkeypatch):
     """The embedded model has 755,136 parameters of 4 bytes; 6 + 3 times that for each of 5."""
     argv, ran, _ = here
@@ -542,6 +549,26 @@ def test_cells_that_do_not_fit_on_the_disk_together_do_not_begin(here, monkeypat
     free(4)
     Path("checkpoint").write_bytes(bytes(one))  # of a cell that was stopped and goes on
     study.check_disk(setup, 5)
+
+
+def test_a_plan_trains_nothing(here, capsys):
+    """An hour on somebody's card is no part of the question how long it would take."""
+    argv, ran, out = here
+    study.main([*argv, "--plan"])
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert "5 cells left, for an unknown time" in said and "no cell has been timed yet" in said
+    point = dict(right="11", samples=2, lenient="11", length=3, truncated=0, step=3)
+    assert not ran and not out.exists()
+    settings = study.prepare(study_args(argv))[0]["settings"]
+    cell = dict(phase="sweep", arm="grpo", rate=1e-4, seed=100)
+    # 60 s a training and 1 s a sample; left are the start, a sweep's cell and two final ones.
+    out.write_text(json.dumps(dict(cell=cell, settings=settings, curve=[], final=point,
+                                   seconds=dict(train=60, evaluate=4))) + "\n")
+    study.main([*argv, "--plan", "--jobs", "1"])
+    said = capsys.readouterr().out.splitlines()[-1]
+    drawn = 5 * 3 + 4 * 6 + 2 * (4 * 3 * 2 + 5 * 3)
+    assert f"4 cells left, about {(3 * 60 + drawn) / 60:.0f} min" in said
+    assert "counted as the others: shuffled" in said and not ran
 
 
 @pytest.mark.slow
@@ -587,10 +614,7 @@ def test_a_cell_goes_on_from_its_checkpoint(here):
     """A cell that was stopped after a save continues: the same line as one that was not, though its
     first two steps ran before, and they are not run again."""
     argv, _, out = here
-    args = SimpleNamespace(quick=False, grid="real", model=argv[3], data="train.jsonl", out="",
-                           test="test.jsonl", device="cpu", arms="", seeds=0, first_seed=0,
-                           rates="", also=argv[-1][7:])
-    settings, _ = study.prepare(args)
+    settings, _ = study.prepare(study_args(argv))
     cell = dict(phase="final", arm="grpo", rate=1e-3, seed=0)
     unbroken = study.run_cell(cell, settings)
     folder = study.folder_of(cell, settings)

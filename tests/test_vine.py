@@ -1,4 +1,5 @@
 """Monte Carlo credit on a policy whose values are known by hand, and in a run."""
+import functools
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ TREE = {ASK: {A: .5, B: .5}, A: {SEVEN: .8, EIGHT: .2}, B: {SEVEN: .1, EIGHT: .6
 V_A, V_B = .8, .1 + .3 * .8
 V_ASK = (V_A + V_B) / 2
 ROW = {"id": "0", "problem": "Ask.", "answer": "7"}
+NOBODY = SimpleNamespace(config=SimpleNamespace())  # a model that is never asked, of any context
 
 
 class Words:
@@ -168,7 +170,7 @@ def test_advantages_by_hand(monkeypatch):
     script(monkeypatch, lambda prompt, k: k < rate[tuple(prompt)])
     completions = [[A, SEVEN, STOP], [A, B, EIGHT], [B, EIGHT, STOP], [SEVEN, STOP]]
     rewards, advantages, metrics = vine.line_reward(
-        rollouts_of([[ASK]] * 4, completions, Words()), [ROW], settings(group=4), Words(), None)
+        rollouts_of([[ASK]] * 4, completions, Words()), [ROW], settings(group=4), Words(), NOBODY)
     assert rewards.tolist() == [[1, 0, 0, 1]]
     assert advantages.tolist() == [[.25, .5, .5], [.25, .25, -.75], [-.25, 0, 0], [.75, .75, 0]]
     # The unbiased variance of a mean of 4 coins, of each of the 4 prefixes: V (1 - V) / 3.
@@ -183,8 +185,32 @@ def test_a_value_counts_what_the_reward_counts(monkeypatch):
     said = tokenizer("The answer is 7.", add_special_tokens=False).input_ids
     monkeypatch.setattr(vine, "sample", lambda model, tokenizer, prompts, **options: rollouts_of(
         prompts, [said] * len(prompts), tokenizer))
-    right, tokens = vine.verdicts(None, tokenizer, [[5]], [[6]], [ROW], 1, 99)
+    right, tokens = vine.verdicts(NOBODY, tokenizer, [[5]], [[6]], [ROW], 1, 99)
     assert right.tolist() == [[0]] and tokens == len(said)
+
+
+def test_a_box_in_a_thought_that_the_prompt_opened_is_worth_nothing(monkeypatch):
+    """As in the reward: a value that counts it would pay for thinking without an end."""
+    _, tokenizer = problems.load_policy("tiny")
+    encode = functools.partial(tokenizer, add_special_tokens=False)
+    texts = [r"It may be \boxed{7}.", r"So \boxed{8}.</think> No, \boxed{7}."]
+    prompt, said = encode("Ask.<think>").input_ids, encode(texts).input_ids
+    monkeypatch.setattr(vine, "sample", lambda model, tokenizer, prompts, **options: rollouts_of(
+        prompts * 2, said, tokenizer))
+    right, _ = vine.verdicts(NOBODY, tokenizer, [prompt], [[]], [ROW], 2, 99)
+    assert right.tolist() == [[0, 1]]
+    right, _ = vine.verdicts(NOBODY, tokenizer, [encode("Ask.").input_ids], [[]], [ROW], 2, 99)
+    assert right.tolist() == [[1, 1]]
+
+
+def test_a_prefix_and_what_it_has_left_fit_where_prompt_and_completion_do():
+    """A prompt of 10, completions of 8, a context of 18: nothing longer is ever asked for."""
+    used = [0, 3, 5, 7, 0, 1]
+    lists = vine.rows_that_fit([10 + n for n in used], [8 - n for n in used], 18)
+    assert sorted(i for some in lists for i in some) == list(range(6))
+    for some in lists:
+        assert max(10 + used[i] for i in some) + max(8 - used[i] for i in some) <= 18
+    assert vine.rows_that_fit([10 + n for n in used], [8 - n for n in used], 25) == [[*range(6)]]
 
 
 def test_shared_prefixes_are_sampled_once_and_only_within_a_problem(monkeypatch):
@@ -193,7 +219,7 @@ def test_shared_prefixes_are_sampled_once_and_only_within_a_problem(monkeypatch)
     completions = [[A, B, SEVEN], [A, B, EIGHT], [A, SEVEN], [B, SEVEN]] * 2
     rows = [ROW, {**ROW, "id": "1", "answer": "8"}]
     _, advantages, metrics = vine.line_reward(
-        rollouts_of([[ASK]] * 8, completions, Words()), rows, settings(group=4), Words(), None)
+        rollouts_of([[ASK]] * 8, completions, Words()), rows, settings(group=4), Words(), NOBODY)
     own = [[ASK], [ASK, A], [ASK, A, B], [ASK, B]]
     call, = calls
     assert call.prompts == own * 2 and call.samples == 4 and metrics["prefixes"] == 8
@@ -207,7 +233,7 @@ def test_a_step_draws_numbers_of_its_own_and_the_same_ones_again(monkeypatch):
     for completions, seed in (([[A, SEVEN], [B]], 0), ([[A, SEVEN], [B]], 0),
                               ([[A, EIGHT], [B]], 0), ([[A, SEVEN], [B]], 1)):
         vine.line_reward(rollouts_of([[ASK]] * 2, completions, Words()), [ROW],
-                         settings(seed=seed, temperature=.7), Words(), None)
+                         settings(seed=seed, temperature=.7), Words(), NOBODY)
     seeds = [call.seed for call in calls]
     assert seeds[0] == seeds[1] and len(set(seeds)) == 3
     assert (calls[0].temperature, calls[0].max_new_tokens) == (.7, 8)
@@ -227,7 +253,7 @@ def test_continuations_start_from_the_ids_that_were_sampled(monkeypatch):
         return rollouts_of(prompts, [rest] * len(prompts), tokenizer)
     monkeypatch.setattr(vine, "sample", sample)
     out = rollouts_of([prompt] * 2, [spelled + rest, rest], tokenizer)
-    vine.line_reward(out, [{**ROW, "answer": "12"}], settings(continuations=1), tokenizer, None)
+    vine.line_reward(out, [{**ROW, "answer": "12"}], settings(continuations=1), tokenizer, NOBODY)
     assert starts == [prompt, prompt + spelled]
 
 
