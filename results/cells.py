@@ -162,7 +162,7 @@ def compared(arms, b, a, column="sampled"):
                 detectable=detectable(d.std().item(), max(10, len(seeds))))
 
 
-# ------------------------------------------------------------------------------ what was to be gained
+# ------------------------------------------------------------------------------ the gain
 
 
 def share_of_gain(arms, arm, column="curve", resamples=10_000):

@@ -47,7 +47,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]
 import tables
 import torch
 from arms import ABLATIONS, ARMS
-from cells import at_the_end, families_of, scores
+from cells import families_of, scores
 from cells import read as read_cells
 from pool import run_all
 
@@ -97,7 +97,8 @@ def arguments(cell, setup):
     if cell["phase"] == "sweep" and chosen_by(setup) == "sampled":
         every = 0  # the end is all that is looked at
     argv = ["--model", setup["model"], "--data", setup["train"], "--device", setup["device"],
-            "--steps", setup["steps"], "--snapshot-every", every, "--save-every", setup["save_every"], "--eval-problems", 0, "--seed", cell["seed"],
+            "--steps", setup["steps"], "--snapshot-every", every,
+            "--save-every", setup["save_every"], "--eval-problems", 0, "--seed", cell["seed"],
             "--lr", f"{cell['rate']:g}"]
     return [*map(str, argv), *shlex.split((ARMS | ABLATIONS)[cell["arm"]][1]),
             *shlex.split(setup["also"])]
@@ -194,20 +195,39 @@ def run_cell(cell, setup):
 # ------------------------------------------------------------------------------ the grid
 
 
-def best_rate(arm, setup, lines):
-    """The rate of the highest mean on validation problems, the lower of two alike; None if unknown."""
-    rates = sorted(setup["rates"])
+@functools.lru_cache(maxsize=None)
+def share_right(digits, samples):
+    """Mean accuracy of a point: of each problem a digit, how many of its samples were right."""
+    return sum(map(int, digits)) / (samples * len(digits))
+
+
+def validation(line, setup):
+    """What the sweep chooses by: accuracy at the end, or its mean along the curve."""
+    points = [line["final"]]
+    if chosen_by(setup) == "curve":
+        points += line["curve"]
+    shared = min(len(point["right"]) for point in points)
+    return sum(share_right(p["right"][:shared], p["samples"]) for p in points) / len(points)
+
+
+def best_rates(setup, lines):
+    """{arm: the rate with the highest mean on validation problems, the lower of two alike}; None
+    where the sweep is not done."""
+    rates, found = sorted(setup["rates"]), {}
     if len(rates) == 1:
-        return rates[0]
-    found = {}
+        return dict.fromkeys(setup["arms"], rates[0])
     for line in lines:
         cell = line["cell"]
-        if cell["phase"] == "sweep" and cell["arm"] == setup["rate_of"].get(arm, arm):
-            found.setdefault(cell["rate"], {})[cell["seed"]] = at_the_end(
-                line, chosen_by(setup)).mean()
-    if any(len(found.get(rate, {})) < len(SWEEP_SEEDS) for rate in rates):
-        return None
-    return max(rates, key=lambda rate: float(sum(found[rate].values())))
+        if cell["phase"] == "sweep":
+            by_rate = found.setdefault(cell["arm"], {})
+            by_rate.setdefault(cell["rate"], {})[cell["seed"]] = validation(line, setup)
+
+    chosen = dict.fromkeys(setup["arms"])
+    for arm in chosen:
+        by_rate = found.get(setup["rate_of"].get(arm, arm), {})
+        if all(len(by_rate.get(rate, {})) == len(SWEEP_SEEDS) for rate in rates):
+            chosen[arm] = max(rates, key=lambda rate: sum(by_rate[rate].values()))
+    return chosen
 
 
 def cells_of(phase, setup, lines):
@@ -221,29 +241,37 @@ def cells_of(phase, setup, lines):
         rates = setup["rates"] if len(setup["rates"]) > 1 else []
         cells = [(arm, rate, seed) for seed in SWEEP_SEEDS for rate in rates for arm in swept]
     else:
-        cells = [(arm, best_rate(arm, setup, lines), seed) for seed in seeds for arm in arms]
-    wanted = [dict(phase=phase, arm=arm, rate=rate, seed=seed) for arm, rate, seed in cells]
-    return [cell for cell in wanted if cell not in [line["cell"] for line in lines]]
+        best = best_rates(setup, lines)
+        cells = [(arm, best[arm], seed) for seed in seeds for arm in arms]
+    there = {tuple(line["cell"][k] for k in ("phase", "arm", "rate", "seed")) for line in lines}
+    return [dict(phase=phase, arm=arm, rate=rate, seed=seed) for arm, rate, seed in cells
+            if (phase, arm, rate, seed) not in there]
 
 
-def cost(cell, setup, lines):
-    """Seconds that a cell takes, by the mean of measured ones: of the same arm if there are any,
-    else of all. NaN where none was measured yet."""
-    def points(phase):  # samples that an evaluation draws
-        few = FEW * setup["curve"] * ((setup["steps"] - 1) // setup["every"])
-        whole = setup["held_out"] * (setup["samples"] + 1)
-        swept = FEW * setup["validation"] + few * (chosen_by(setup) == "curve")
-        return {"start": whole, "sweep": swept, "final": few + whole}[phase]
-
+def seconds_of(cells, setup, lines):
+    """What these cells take together, by the mean of those measured: of the same arm if there are
+    any, else of all. NaN where none was measured yet."""
     measured = [line for line in lines if line["cell"]["phase"] != "start"]
     if not measured:
         return math.nan
-    mine = [line for line in measured if line["cell"]["arm"] == cell["arm"]] or measured
-    train = sum(line["seconds"]["train"] for line in mine) / len(mine)
+    few = FEW * setup["curve"] * ((setup["steps"] - 1) // setup["every"])  # samples drawn
+    whole = setup["held_out"] * (setup["samples"] + 1)
+    swept = FEW * setup["validation"] + few * (chosen_by(setup) == "curve")
+    points = {"start": whole, "sweep": swept, "final": few + whole}
     drawn = sum(len(point["right"]) * point["samples"] for line in measured
                 for point in line["curve"] + [line[k] for k in ("final", "greedy") if k in line])
-    rate = sum(line["seconds"]["evaluate"] for line in measured) / drawn
-    return train * (cell["phase"] != "start") + rate * points(cell["phase"])
+    each = sum(line["seconds"]["evaluate"] for line in measured) / drawn
+
+    trained = {}
+    for line in measured:
+        trained.setdefault(line["cell"]["arm"], []).append(line["seconds"]["train"])
+    known = sum(trained.values(), [])
+    total = 0.0
+    for cell in cells:
+        mine = trained.get(cell["arm"], known)
+        total += each * points[cell["phase"]]
+        total += sum(mine) / len(mine) * (cell["phase"] != "start")
+    return total
 
 
 def prepare(args):
@@ -260,8 +288,8 @@ def prepare(args):
     known, rows = len(rows), [row for row in rows if row["problem"] not in asked]
     if len(rows) < known:
         print(f"--data: {known - len(rows)} problems are in --test, too; nobody trains on them")
-    setup = {**grid, "model": args.model or grid.get("model", "tiny"), "device": args.device, "also": args.also,
-             "test": test, "work": f"runs/study/{name}",
+    setup = {**grid, "model": args.model or grid.get("model", "tiny"), "device": args.device,
+             "also": args.also, "test": test, "work": f"runs/study/{name}",
              "held_out": len(held_out[:grid["final"]])}
     parse(flags("grpo", ""), [*shlex.split(args.also), "--model", setup["model"]])  # or refuse now
     if args.arms:
@@ -345,19 +373,22 @@ def main(argv=None):
     setup, out = prepare(args)
     job = functools.partial(run_cell, setup=setup)
 
+    lines = load(out, setup)
+
     def missing():  # a final cell whose sweep is not done has the rate None
-        lines = load(out, setup)
         return [cell for phase in ("start", "sweep", "final")
                 for cell in cells_of(phase, setup, lines)]
 
-    def left():
-        seconds = sum(cost(cell, setup, load(out, setup)) for cell in missing()) / args.jobs
+    def left():  # asked after every cell, so it must not take longer than a cell
+        cells = missing()
+        seconds = seconds_of(cells, setup, lines) / args.jobs
         known = not math.isnan(seconds)
         time_left = f"about {seconds / 60:.0f} min" if known else "for an unknown time"
-        return f"{len(missing())} cells left, {time_left} with --jobs {args.jobs}"
+        return f"{len(cells)} cells left, {time_left} with --jobs {args.jobs}"
 
     def done(cell, line):
         append(out, [line])
+        lines.append(line)
         shutil.rmtree(folder_of(cell, setup), ignore_errors=True)
         accuracy = scores(line["final"]).mean().item()
         print(f"{cell['phase']} {cell['arm']} lr {cell['rate'] or 0:g} seed {cell['seed']}: "
@@ -366,7 +397,7 @@ def main(argv=None):
 
     out.parent.mkdir(parents=True, exist_ok=True)
     if args.plan:
-        timed = {line["cell"]["arm"] for line in load(out, setup)
+        timed = {line["cell"]["arm"] for line in lines
                  if line["cell"]["phase"] != "start"}
         unknown = sorted({cell["arm"] for cell in missing()} - timed)
         if not timed:
@@ -385,7 +416,7 @@ def main(argv=None):
         if lost:
             raise BadInput(f"{len(lost)} cells were lost with their workers ({lost[0]}, ...; logs "
                            f"in {setup['work']}); the same command runs them again.")
-    print(tables.render(load(out, setup), families_of(out)))
+    print(tables.render(lines, families_of(out)))
     print(f"lines: {out}; the tables of results/README.md: python results/tables.py")
 
 

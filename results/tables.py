@@ -23,7 +23,6 @@ from cells import (
     families_of,
     mean_curve,
     read,
-    scores,
     share_of_gain,
     stacked,
     untrained,
@@ -168,7 +167,7 @@ def curve_table(arms, start):
 
 def gain_table(arms):
     """What share of the oracle's gain each arm reaches; "" where no oracle was run."""
-    if "oracle" not in arms:
+    if not {"oracle", "grpo"} <= set(arms):
         return ""
     rows = []
     for arm, seeds in arms.items():
@@ -178,15 +177,15 @@ def gain_table(arms):
         if arm in ("grpo", "oracle"):
             texts = [f"{float(arm == 'oracle'):.0f}"] * 2  # by definition
         rows.append([arm, str(len(seeds)), *texts])
-    return ("\n**Share of the oracle's gain over GRPO**: 0 is GRPO, 1 is the oracle; 95 % bootstrap "
-            "intervals over seeds.\n\n"
+    return ("\n**Share of the oracle's gain over GRPO**: 0 is GRPO, 1 is the oracle; 95 % "
+            "bootstrap intervals over seeds.\n\n"
             + table(["arm", "seeds", "mean of the curve", "at the end, sampled"], rows) + "\n")
 
 
 def token_table(arms, start):
     """Accuracy at equal numbers of tokens sampled; "" where the lines do not count them by step, or
     where no arm samples more than its completions."""
-    if "vine" not in arms or start is None:
+    if not {"vine", "grpo"} <= set(arms) or start is None:
         return ""
     whole = min(line["tokens"] for line in arms["grpo"].values())
     budgets = [whole // 4, whole // 2, whole]
@@ -199,8 +198,8 @@ def token_table(arms, start):
             texts.append(percent(sum(known) / len(known)) if len(known) == len(found) else "-")
         spent = sum(line["tokens"] for line in seeds.values()) / len(seeds)
         rows.append([arm, *texts, f"{spent / 1000:,.0f} k"])
-    return ("\n**At equal tokens sampled**, continuations included: accuracy in per cent, mean over "
-            "seeds, straight between the points of the curve; - where an arm had ended before.\n\n"
+    return ("\n**At equal tokens sampled**, continuations included: accuracy in per cent, mean "
+            "over seeds, straight between the points of the curve; - where an arm had ended.\n\n"
             + table(["arm", *(f"{budget / 1000:.0f} k" for budget in budgets), "in all"], rows)
             + "\n")
 
@@ -233,14 +232,25 @@ def power(arms, families):
             f"with one run an arm it would have to be {alone:.0f} points, were the sd known.\n")
 
 
+def with_enough_seeds(arms):
+    """The arms that have at least half as many seeds as the one that has most."""
+    most = max(map(len, arms.values()), default=0)
+    return {arm: seeds for arm, seeds in arms.items() if 2 * len(seeds) >= most}
+
+
 def render(lines, families=FAMILIES):
     """The whole section of a file of cells, Markdown."""
-    arms = by_arm(lines)
+    every = by_arm(lines)
+    arms = with_enough_seeds(every)
     parts = [what_was_run(lines) + "\n", sweep_table(lines)]
+    if missing := [arm for arm in every if arm not in arms]:
+        parts.append("\n**Not complete**, with less than half of the seeds of the fullest arm, and "
+                     f"left out below: {', '.join(missing)}.\n")
     if arms:
         start = untrained(lines)
         parts += [main_table(arms, start), gain_table(arms), token_table(arms, start),
-                  *(family_table(*family, arms) for family in families), curve_table(arms, start), power(arms, families)]
+                  *(family_table(*family, arms) for family in families),
+                  curve_table(arms, start), power(arms, families)]
     return "".join(parts)
 
 
@@ -254,7 +264,7 @@ DASHES = ["", "6 3", "2 3", "9 3 2 3"]
 def figure(lines, families=FAMILIES):
     """SVG: curves, mean over seeds, and differences with their t intervals. Where one reaches 20
     points it is written, not drawn, for it would press the others into one line."""
-    arms = by_arm(lines)
+    arms = with_enough_seeds(by_arm(lines))
     baseline = families[0][1][0][1]
     shown = dict.fromkeys(arm for _, pairs, _ in families for b, a in pairs if a == baseline
                           for arm in (a, b))

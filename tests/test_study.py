@@ -1,4 +1,5 @@
 """The study: arms that differ where they should, statistics by closed form, tables of its lines."""
+import itertools
 import json
 import math
 import os
@@ -123,6 +124,50 @@ def test_columns_by_hand():
     assert "| untrained |  |  | 37.5 | 100.0 | 100.0 |  |  |  |\n| grpo |" in drawn
 
 
+def test_the_share_of_a_gain_by_hand():
+    """GRPO 1/4, the oracle 3/4, the arm 1/2 in each of four seeds: half of the gain, whatever is
+    drawn. Where the oracle gains in two seeds and loses in two, no share is given."""
+    levels = {"grpo": "11", "oracle": "33", "vine": "22"}
+    lines = [line(arm, seed, digits) for arm, digits in levels.items() for seed in range(4)]
+    arms = cells.by_arm(lines)
+    assert cells.share_of_gain(arms, "vine", "sampled") == pytest.approx((0.5, 0.5, 0.5))
+    assert cells.share_of_gain(arms, "grail", "sampled") is None
+    for seed in (0, 1):
+        arms["oracle"][seed] = line("oracle", seed, "00")
+    assert cells.share_of_gain(arms, "vine", "sampled") is None
+    assert "| oracle | 4 | 1 | 1 |" in tables.gain_table(cells.by_arm(lines))
+
+
+def test_a_share_has_the_interval_of_its_draws():
+    """The arm gains 0, 1, 2 or 3 tenths of a problem where the oracle gains 5 in every seed: the
+    interval of the share is that of a mean of four draws of 0, .2, .4, .6."""
+    lines = [line("grpo", seed, "2" * 10) for seed in range(4)]
+    lines += [line("oracle", seed, "4" * 10) for seed in range(4)]
+    lines += [line("vine", seed, "4" * seed + "2" * (10 - seed)) for seed in range(4)]
+    share, low, high = cells.share_of_gain(cells.by_arm(lines), "vine", "sampled")
+    means = sorted(sum(draw) / 40 for draw in itertools.product(range(4), repeat=4))
+    assert share == pytest.approx(0.15)
+    assert low == pytest.approx(means[6], abs=0.026)
+    assert high == pytest.approx(means[249], abs=0.026)
+
+
+def test_accuracy_at_equal_tokens_by_hand():
+    """Steps cost 10, 30 and 60 tokens; accuracy is 0, 1/2 after step 2 and 1 after step 3."""
+    one = line("vine", 0, "44", curve=[(2, "22")]) | {"tokens_by_step": [10, 30, 60]}
+    one["final"]["step"] = 3
+    start = line("grpo", 0, "00", phase="start")
+    start["final"]["step"] = 0
+    found = [cells.at_tokens(one, tokens, start) for tokens in (0, 20, 40, 70, 100, 101)]
+    assert found == [0, 0.25, 0.5, 0.75, 1, None]
+
+
+def test_an_arm_with_few_of_the_seeds_is_left_out_and_named():
+    lines = [line("grpo", seed, "12") for seed in range(4)] + [line("grail", 0, "12")]
+    text = tables.render(lines)
+    assert "left out below: grail." in text and "| grail |" not in text
+    assert "Not complete" not in tables.render(lines + [line("grail", 1, "12")])
+
+
 def test_the_text_says_what_the_numbers_say():
     """B 50 points above A in ten seeds, with little spread, is "above"; of two seeds that disagree
     it is "not distinguishable", whatever the mean. A is the second of the pair, not the first."""
@@ -172,16 +217,17 @@ def test_one_that_is_far_off_does_not_flatten_the_figure():
 def test_a_sweep_takes_the_best_mean_and_says_so_at_the_edge():
     """Rate 2e-4 has the best single run and 1e-4 the best mean; of two alike the lower is taken; a
     rate with a seed missing chooses nothing yet."""
-    setup = {"rates": [1e-4, 2e-4], "rate_of": {"grail-both": "grail"}}
+    setup = {"rates": [1e-4, 2e-4], "rate_of": {"grail-both": "grail"},
+             "arms": ["grpo", "grail", "grail-both"]}
     found = {1e-4: "222", 2e-4: "041"}
     lines = [line("grail", seed, digit, phase="sweep", rate=rate) for rate, digits in found.items()
              for seed, digit in zip(study.SWEEP_SEEDS, digits)]
-    assert study.best_rate("grail", setup, lines) == 1e-4
-    assert study.best_rate("grail-both", setup, lines) == 1e-4
-    assert study.best_rate("grail", setup, lines[:-1]) is None
-    assert study.best_rate("grpo", setup, lines) is None
+    assert study.best_rates(setup, lines)["grail"] == 1e-4
+    assert study.best_rates(setup, lines)["grail-both"] == 1e-4
+    assert study.best_rates(setup, lines[:-1])["grail"] is None
+    assert study.best_rates(setup, lines)["grpo"] is None
     alike = [{**one, "final": lines[0]["final"]} for one in lines]
-    assert study.best_rate("grail", setup, alike) == 1e-4
+    assert study.best_rates(setup, alike)["grail"] == 1e-4
     text = tables.sweep_table(lines + [line("grail", 0, "1", rate=1e-4)])
     assert "| grail | 50.0 * | 41.7 |" in text and "edge of the sweep: grail" in text
 
@@ -201,7 +247,7 @@ def test_half_a_line_is_no_cell_and_a_doubled_one_is_an_error(tmp_path):
 
 
 def test_the_page_is_what_its_lines_say():
-    """Every table and figure of the pages in results/, made again from the JSONL: nobody typed one."""
+    """Every table and figure of the pages in results/, made again: nobody typed one."""
     text = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "results").glob("*.md"))
     sections = list(tables.SECTION.finditer(text))
     assert {m[2] for m in sections} >= {path.name for path in tables.HERE.glob("study_*.jsonl")}
