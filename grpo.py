@@ -424,6 +424,7 @@ def prepare(config, model, tokenizer, optimizer, train_set, prompts, checkpoint,
     longest = problems.longest_prompt(model, tokenizer, [p for several in prompts for p in several],
                                       config.max_new_tokens)
     try_to_save(model, tokenizer, config.model)
+    config.compile = graphs.wanted(model, config)
     if config.compile:
         model.graphs = graphs.Graphs(model, config.tokens_per_microbatch)
     run = open_run(config, optimizer, train_set, checkpoint, reference)

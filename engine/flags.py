@@ -16,7 +16,7 @@ from engine.errors import BadInput, at_most
 
 # The tiny embedded model learns in a minute at settings that would wreck a real one. They were
 # chosen with grpo.py alone and frozen before any other method was run.
-DEMO = dict(data="arithmetic", device="cpu", steps=40, prompts=16, max_new_tokens=72, lr=2e-4,
+DEMO = dict(data="arithmetic", device="cpu", steps=40, prompts=16, max_new_tokens=72, lr=1e-4,
             warmup=5, tokens_per_microbatch=8192, eval_problems=200, eval_samples=4,
             save_every=0)
 # Long chains in small batches: where it pays to know which line was wrong (data/make_tiny.py).
@@ -109,8 +109,9 @@ def card_flags(add):
         help="cpu, cuda, or cuda:1 for the second card")
     add("--tokens-per-microbatch", type=int, default=2560,
         help="tokens of one forward and backward, padding included; less takes less memory")
-    add("--compile", action=argparse.BooleanOptionalAction, default=False,
-        help="on CUDA: fuse and record the layers (engine/graphs.py); half a minute once")
+    add("--compile", action=argparse.BooleanOptionalAction, default=None,
+        help="on CUDA: fuse and record the layers (engine/graphs.py), half a minute once; left out, "
+             "a long run of a large enough model does it by itself")
     add("--checkpointing", action="store_true",
         help="compute activations again in the backward: less memory, slower")
 

@@ -2,7 +2,8 @@ r"""A micro-batch's forward and backward as CUDA graphs: three launches in place
 
 Skip this on a first reading.
 
-    python grail.py --model Qwen/Qwen3-0.6B --compile
+    python grail.py --model Qwen/Qwen3-0.6B                  # on a card, by itself
+    python grail.py --model Qwen/Qwen3-0.6B --no-compile     # as plain PyTorch
 
 A kernel of a small model runs for some microseconds, and Python needs longer than that to launch
 one, so the card waits. A CUDA graph is a recording of launches, addresses included, that is played
@@ -34,6 +35,39 @@ from engine import decode
 from engine.errors import BadInput
 
 WIDTH = 64  # tokens
+# Compiling takes about half a minute. A run of fewer steps, or of a smaller model (parameters), does
+# not win that back.
+FEW_STEPS, SMALL = 30, 50_000_000
+
+# ------------------------------------------------------------------------------ whether to
+
+
+def possible(model):
+    """Is this a model that the recordings are made for?"""
+    return (decode.supports(model) and model.get_output_embeddings().bias is None
+            and model.config._attn_implementation != "eager")  # causal only if given a mask
+
+
+def wanted(model, config):
+    """Does this run compile and record its layers? As --compile says; without it, where it pays on
+    a card, and else a line says why not."""
+    if config.compile is not None or model.device.type != "cuda":
+        return bool(config.compile)
+    reasons = {
+        "it is made for Llama, Qwen2 and Qwen3": not possible(model),
+        "not with --checkpointing": config.checkpointing,
+        "not with --activation": getattr(config, "activation", "embeddings") != "embeddings",
+        f"the run has fewer than {FEW_STEPS} steps": config.steps < FEW_STEPS,
+        "the model is small": model.num_parameters() < SMALL,
+    }
+    against = [reason for reason, holds in reasons.items() if holds]
+    if against:
+        print(f"layers are not compiled: {against[0]} (--compile, --no-compile)")
+    else:
+        print("layers are compiled in the first step: half a minute, less the next time "
+              "(--no-compile)")
+    return not against
+
 
 # ------------------------------------------------------------------------------ the layers
 
@@ -111,8 +145,7 @@ class Graphs:
 
     def __init__(self, model, tokens):
         self.lm_head = model.get_output_embeddings()
-        if (not decode.supports(model) or self.lm_head.bias is not None
-                or model.config._attn_implementation == "eager"):  # causal only if given a mask
+        if not possible(model):
             raise BadInput("--compile: made for Llama, Qwen2 and Qwen3 on a CUDA card with Triton; "
                            "leave it out for this model.")
         # A saliency backward comes before the loss's: what the graph saved must survive the first.

@@ -6,6 +6,7 @@ that the training and the credit function get just that.
 import runpy
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +16,7 @@ import grail
 import grpo
 import oar
 import scrl
-from engine import flags
+from engine import flags, graphs
 from engine.errors import BadInput
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -260,3 +261,46 @@ def test_the_paper_s_protocol_and_what_overrides_it(monkeypatch):
 def test_other_values_of_evaluate_are_refused_before_a_model_is_loaded(line, words, monkeypatch):
     with pytest.raises(BadInput, match=words):
         evaluated(line.split(), monkeypatch)
+
+
+# ------------------------------------------------------------------ what a card does by itself
+
+
+class OnACard:
+    """As much of a model as the decision looks at: where it is, and its size."""
+    device = SimpleNamespace(type="cuda")
+
+    def __init__(self, parameters=600_000_000):
+        self.parameters = parameters
+
+    def num_parameters(self):
+        return self.parameters
+
+
+@pytest.mark.parametrize("argv, parameters, fits, wanted, said", [
+    ("", 600_000_000, True, True, "half a minute"),
+    ("--no-compile", 600_000_000, True, False, ""),
+    ("--compile", 800_000, True, True, ""),
+    ("", 800_000, True, False, "the model is small"),
+    ("--steps 29", 600_000_000, True, False, "fewer than 30 steps"),
+    ("--steps 30", 600_000_000, True, True, "half a minute"),
+    ("--checkpointing", 600_000_000, True, False, "not with --checkpointing"),
+    ("--activation last", 600_000_000, True, False, "not with --activation"),
+    ("", 600_000_000, False, False, "made for Llama, Qwen2 and Qwen3")])
+def test_layers_are_compiled_where_it_pays(argv, parameters, fits, wanted, said, monkeypatch,
+                                           capsys):
+    """On a card, without a flag: a long run of a large enough model that the recordings are made
+    for. With a flag as it says, and silent."""
+    monkeypatch.setattr(graphs, "possible", lambda model: fits)
+    parser = flags.flags("grail", "")
+    parser.add_argument("--activation", default="embeddings")
+    config = flags.parse(parser, ["--model", "folder", "--device", "cuda", *argv.split()])
+    assert graphs.wanted(OnACard(parameters), config) is wanted
+    assert said in capsys.readouterr().out
+
+
+def test_a_cpu_compiles_nothing_and_says_nothing(capsys):
+    model = OnACard()
+    model.device = SimpleNamespace(type="cpu")
+    config = flags.parse(flags.flags("grpo", ""), ["--model", "folder", "--device", "cpu"])
+    assert graphs.wanted(model, config) is False and capsys.readouterr().out == ""

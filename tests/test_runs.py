@@ -220,7 +220,7 @@ def test_resume_refuses_other_settings_and_other_methods(tmp_path, half):
     # Memory and speed may change: no gradient does, beyond rounding.
     config = flags.parse(flags.flags("grpo", ""), [
         "--resume", str(half), "--tokens-per-microbatch", "1", "--checkpointing", *SMALL])
-    assert (config.tokens_per_microbatch, config.checkpointing, config.lr) == (1, True, 2e-4)
+    assert (config.tokens_per_microbatch, config.checkpointing, config.lr) == (1, True, 1e-4)
 
 
 def test_a_checkpoint_of_another_run_or_of_other_problems_is_refused(tmp_path, half):

@@ -1,0 +1,132 @@
+"""The documents: the front page stays short, links lead somewhere, commands exist, figures are those
+of the files in results/."""
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "results"))
+import cells
+
+PAGES = sorted(path for path in ROOT.glob("**/*.md")
+               if not {"runs", ".venv-ci"} & set(path.relative_to(ROOT).parts))
+FIGURE = re.compile(r"\d+(?:[.,]\d+)*")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def prose(page):
+    """The lines of a page that somebody reads as text: no tables, no code, no picture."""
+    kept, fenced = [], False
+    for line in page.read_text(encoding="utf-8").split("\n"):
+        if line.startswith("```"):
+            fenced = not fenced
+        elif not fenced and not line.startswith(("|", "    ", "!", "<")):
+            kept.append(line)
+    return kept
+
+
+def test_the_front_page_is_short():
+    lines = README.rstrip("\n").split("\n")
+    assert len(lines) <= 150
+    assert len(README.encode()) <= 10_000
+    assert len(FIGURE.findall(README)) <= 100
+    assert max(map(len, lines)) <= 100
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lines_fit_on_a_screen(page):
+    """At most 100 columns. Tables are as wide as they are, and generated sections are not typed."""
+    text = re.sub(r"<!-- made of .*?<!-- end -->", "", page.read_text(encoding="utf-8"), flags=re.S)
+    fenced = False
+    for line in text.split("\n"):
+        fenced ^= line.startswith("```")
+        assert len(line) <= 100 or line.startswith("|") or fenced, line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith(("http", "mailto")):
+            continue
+        path, _, anchor = target.partition("#")
+        where = page if not path else (page.parent / path).resolve()
+        assert where.exists(), target
+        if anchor and where.suffix == ".md":
+            heads = re.findall(r"(?m)^#+ (.*)", where.read_text(encoding="utf-8"))
+            made = [re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads]
+            assert anchor in made, target
+
+
+def commands(page):
+    """The commands `python FILE ...` of a page, from its code and from `code` in its text."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    found = re.findall(r"(?m)^ {4}(?:\$ )?(python [\w/]+\.py[^\n#|;&]*)", text)
+    found += re.findall(r"`(python [\w/]+\.py[^`]*)`", text)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_scripts_of_every_command_exist(page):
+    for command in commands(page):
+        assert (ROOT / command.split()[1]).is_file(), command
+
+
+# Those that end within seconds and need nothing.
+SHORT = ["verify.py", "problems.py"]
+
+
+@pytest.mark.slow
+def test_the_short_commands_run():
+    run = set()
+    for page in PAGES:
+        for command in commands(page):
+            argv = shlex.split(command)
+            if argv[1] in SHORT and not {"mine.jsonl", "gsm8k"} & set(argv):
+                run.add(tuple(argv[1:]))
+    assert run
+    for argv in sorted(run):
+        done = subprocess.run([sys.executable, *argv], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode in (0, 1), (argv, done.stderr[-500:])  # verify.py: 1 is "wrong"
+
+
+# ------------------------------------------------------------------ figures of the front page
+
+
+def rows_of(head):
+    """The rows of README's table that begins with this cell, lists of cells."""
+    lines = README.split("\n")
+    at = next(i for i, line in enumerate(lines) if line.startswith(f"| {head}"))
+    found = []
+    for line in lines[at + 2:]:
+        if not line.startswith("|"):
+            break
+        found.append([cell.strip() for cell in line.strip("|").split("|")])
+    return found
+
+
+def test_the_differences_are_those_of_the_lines():
+    arms = cells.by_arm(cells.read(ROOT / "results/study_embedded.jsonl"))
+    rows = rows_of("method")
+    assert len(rows) >= 9
+    for name, difference, *_ in rows:
+        arm = re.search(r"`([\w-]+)`", name)[1]
+        row = cells.compared(arms, arm, "grpo")
+        text = f"{100 * row['mean']:+.1f} [{100 * row['low']:+.1f}, {100 * row['high']:+.1f}]"
+        assert difference == text, arm
+
+
+def test_the_card_s_figures_are_those_of_the_bench():
+    bench = json.loads((ROOT / "results/h200_bench.json").read_text())
+    found = {name: figure for name, figure in rows_of("on the card")}
+    step = bench["step_grpo_compiled_2560"]["seconds"]
+    assert found["a GRPO step"] == f"{step:.2f} s"
+    trl = bench["trl"]["best_step_seconds"]
+    assert found["the same step in TRL"] == f"{trl:.1f} s"
+    grail = bench["step_grail_compiled_2560"]
+    assert found["GRAIL's step"].startswith(f"{grail['seconds'] / step:.2f} x")
