@@ -52,7 +52,7 @@ TRAINING = """from engine.flags import flags, parse
 
 def trained(method, steps, seed=0):
     \"\"\"Train the embedded model; after each step, hand out the share of right answers.\"\"\"
-    config = parse(flags(method, ""), [])  # the settings of python grpo.py and python grail.py
+    config = parse(flags(method, ""), [])  # as python grpo.py, but for its warm-up
     config.reweight, config.activation, config.as_released = "wrong", "embeddings", False
     credit = {"grpo": grpo.uniform, "grail": grail.credit(config)}[method]
     model, tokenizer = problems.load_policy("tiny")
