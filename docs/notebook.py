@@ -26,7 +26,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-STEPS = int(os.environ.get("STEPS", 40))  # of the training at the end, about two minutes for 40
+STEPS = int(os.environ.get("STEPS", 40))  # of the training at the end; 40 take a few minutes
 
 places = [Path("credit"), Path.cwd(), *Path.cwd().parents]
 if not any((place / "grail.py").exists() for place in places):
