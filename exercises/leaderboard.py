@@ -32,7 +32,8 @@ from intervals import compare
 
 STEPS, SEEDS, PROBLEMS, SAMPLES = 15, (0, 1, 2), 500, 2
 SECONDS = 25  # a run of that size and its evaluation, on two idle cores
-GRAIL = SimpleNamespace(as_released=False, leaf="embeddings", rows="wrong")  # its defaults
+# Its defaults.
+GRAIL = SimpleNamespace(as_released=False, activation="embeddings", reweight="wrong")
 BASELINES = {"grail": grail.credit(GRAIL), "grpo": uniform}
 BOARD = Path(__file__).resolve().parent.parent / "runs" / "board"
 

@@ -591,3 +591,33 @@ def test_a_folder_of_submissions_becomes_a_table(tmp_path):
     assert "It looks like" in (tmp_path / "feedback" / "anna.txt").read_text("utf-8")
     again = subprocess.run(command, capture_output=True, text=True)  # marks are not overwritten
     assert again.returncode == 2 and "give another name" in again.stderr
+
+
+def test_the_board_can_be_opened(monkeypatch, capsys):
+    """Its baselines are made while it is imported, from settings that grail.py may rename."""
+    import leaderboard
+    monkeypatch.setattr(sys, "argv", ["leaderboard.py", "grpo"])
+    with pytest.raises(leaderboard.BadInput, match="attempt's name"):
+        leaderboard.main()
+    assert set(leaderboard.BASELINES) == {"grail", "grpo"}
+
+
+@pytest.mark.slow
+def test_the_board_trains_three_credits_and_enters_two(tmp_path, monkeypatch, capsys):
+    """One step in place of fifteen. GRAIL's own row, the attempt's, which is GRAIL here and so has
+    a difference of 0, and GRPO's; before it starts, it says how long it takes."""
+    import leaderboard
+    small = {"BOARD": tmp_path, "STEPS": 1, "SEEDS": (0,), "PROBLEMS": 8, "SAMPLES": 1}
+    for name, value in small.items():
+        monkeypatch.setattr(leaderboard, name, value)
+    monkeypatch.setattr(leaderboard.ex10_your_own_credit, "your_own_credit",
+                        solutions.your_own_credit)
+    monkeypatch.setattr(sys, "argv", ["leaderboard.py", "mine"])
+    leaderboard.main()
+    said = capsys.readouterr().out
+    assert said.startswith("3 runs of 1 steps to make: about 1 minutes")
+    rows = {row["name"]: row for row in leaderboard.entries()}
+    assert list(rows) == ["grpo", "mine"] and rows["mine"]["difference"] == 0
+    assert all(name in said for name in ("\ngrail ", "\ngrpo ", "\nmine "))
+    with pytest.raises(leaderboard.BadInput, match="on the board"):
+        leaderboard.main()
