@@ -17,16 +17,16 @@ whole batch:
     alpha_t= sigmoid(m_t / gamma)       K times: mu again with |A| alpha for |A|, m, alpha again
     w_t    = 0.8 + 0.4 alpha_t, then over the mean of w
 
-v is a stand-in for the gradient of the LM head, (onehot(y_t) - pi_t) h_t': its row of the sampled
-token, and then it forgets which row that was, so it cannot tell two alternatives at a fork apart
-but by their probability. --gradient lm-head keeps the whole (V, H) matrix, exactly, at the price of
-one more LM head a token and pass: for small models.
+v is a stand-in for the gradient of the LM head, (onehot(y_t) - pi_t) h_t'. It takes the row of the
+sampled token and forgets which row it was, so two alternatives at one place differ by their
+probability alone. --gradient lm-head keeps the whole (V, H) matrix. It is exact, costs one more LM
+head a token and pass, and is meant for small models.
 
 We have read the released code and notes of the paper, not its body. --as-released gives the code's
 weights, see released.py; its training differs in more, and `--scale-by-std` is the part of it that
 we have (the rest: four optimizer steps on quarters of a batch, weight decay, a penalty on length).
 
-The hidden states come from an extra pass without gradient, for our loop has no pass for old
+The hidden states come from an extra pass without gradient, because our loop has no pass for old
 log-probs.
 
 What we left out, on purpose: its diagonal scaling and its cross-side factor, which are switched off

@@ -12,8 +12,8 @@ GRPO gives every token of a completion the same advantage A. GRAIL (Pala, Toh & 
     w_t = clip(1 + 0.5 z_t, 0.5, 5)     and A_t = A w_t in both branches of the clipped loss
 
 with w = 5 on the content of the box, 1 on its delimiters and on everything after it, and 1
-everywhere in completions without a box or that --reweight leaves out (default: only completions
-that fared no better than their group, A <= 0, are reweighted).
+everywhere in completions without a box, or that --reweight leaves out. By default only completions
+with A <= 0 are reweighted: those that did no better than their group.
 
 This is a clean reading, NOT the published code, whose weights --as-released gives: released.py has
 them and the table of differences. We have read the abstract, the released code and a third party's

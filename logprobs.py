@@ -8,8 +8,8 @@ Sampler and scorer must mean the same distribution: same temperature, no cut-off
 fp32. The head's logits, (B, T, V), would be the largest tensor of all and never exist: the head
 runs on a few hundred tokens at a time, and again in the backward.
 
-What we left out, on purpose: packing several completions into one row (they are batched by alike
-lengths instead, see grpo.microbatches), value heads.
+What we left out, on purpose: packing several completions into one row (completions of similar
+length run together instead, see grpo.microbatches), value heads.
 """
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -319,9 +319,9 @@ def parse(argv=None):
     args = parser.parse_args(argv)
     task = Task(*(getattr(args, name) for name in Task._fields))
     if task.roughly > 0.65:
-        parser.error(f"--roughly {task.roughly}: 0.65 at most, for 0.35 of the lines are idle")
+        parser.error(f"--roughly {task.roughly}: 0.65 at most, because 0.35 of the lines are idle")
     if args.problems < 8:
-        parser.error(f"--problems {args.problems}: 8 at least, for an eighth is held out")
+        parser.error(f"--problems {args.problems}: 8 at least, because an eighth is held out")
     if args.out.resolve() == HERE and (task, args.problems) != (default, 8_000):
         parser.error("another task would overwrite data/tiny; name a folder of its own with --out")
     return args, task

@@ -14,8 +14,8 @@ products:
     saliency    the gradient of that -> the gradient of the embeddings, weights left alone
     backward    the same, and added to every weight's .grad
 
-The LM head stays outside, for its shape follows the completions; its softmax and the gradient of
-that are a fused kernel each. Three rules:
+The LM head stays outside, because its shape follows the completions; its softmax and the gradient
+of that are a fused kernel each. Three rules:
 
   * A row is padded to a multiple of 64 tokens, and rows are added up to the budget: a dozen shapes.
   * Recorded addresses must stay: .grad is set to zero, never freed, and inputs are copied in.
@@ -24,7 +24,7 @@ that are a fused kernel each. Three rules:
     made again by the next update (rollout.sample).
 
 What we left out, on purpose: other architectures than decode.py's, sliding windows and gradient
-checkpointing, all refused; dropout, for the loop trains in eval mode.
+checkpointing, all refused; dropout, because the loop trains in eval mode.
 """
 from types import SimpleNamespace
 
@@ -180,7 +180,7 @@ class Graphs:
 
     def release(self):
         """Let the recordings go, for their memory; a shape's next forward records it again. The
-        weights' .grad stay as they are, for there may be something in them."""
+        weights' .grad stay as they are, since there may be something in them."""
         self.recorded, self.gradients, self.version = {}, [], self.version + 1
         self.pool = torch.cuda.graph_pool_handle()  # one that was left cannot be joined again
         torch.cuda.empty_cache()

@@ -4,7 +4,7 @@
     python examples/bench.py --parts sampling,methods --out bench.json
     python examples/bench.py --small --device cpu --parts sampling,update,methods,long   # seconds
 
-The weights are random, for throughput does not depend on them. Nothing is skipped: every group has
+The weights are random, because throughput does not depend on them. Nothing is skipped: every group has
 half-right rewards, every completion runs to its full length and holds a box of 12 tokens near its
 end. Parts:
 
@@ -93,7 +93,7 @@ def prompts(rows, tokens):
 
 def rates(device):
     """What the card can do: TB/s of a copy (read and written), TFLOP/s of a bf16 product, alone and
-    as one of 500 in a row, for which the power does not last and the clock goes down."""
+    as one of 500 in a row, which lowers the clock because the power does not last."""
     x = torch.empty(2**31, dtype=torch.uint8, device=device)
     y = torch.empty_like(x)
     a, b, c = (torch.randn(8192, 8192, dtype=torch.bfloat16, device=device) for _ in range(3))

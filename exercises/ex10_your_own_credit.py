@@ -11,7 +11,7 @@ beat its group (advantages). The gold answer is not in it.
 
 The rules: finite weights >= 0 of shape (b, T), without gradient; a row's weights depend on no other
 row (rows come in micro-batches, which must not matter); no parameter's .grad is touched; and the
-graph survives, for the loss is still to be derived from it.
+graph survives, because the loss is still to be derived from it.
 
 A difference over 3 seeds is a rumour. The board prints its interval; believe that.
 """

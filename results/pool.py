@@ -41,7 +41,7 @@ def run_all(cells, job, jobs, done, mistake):
     the lost ones.
 
     mistake: the class of exceptions that end all, raised here again; any other ends its worker. It
-    is raised, too, when the first three cells of all are lost, for then something else is wrong.
+    is raised, too, when the first three cells of all are lost: then something else is wrong.
     """
     context = multiprocessing.get_context("spawn")  # CUDA cannot be forked
     queue, idle, busy, lost, finished, started = list(cells), [], {}, [], 0, 0

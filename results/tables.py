@@ -263,7 +263,7 @@ DASHES = ["", "6 3", "2 3", "9 3 2 3"]
 
 def figure(lines, families=FAMILIES):
     """SVG: curves, mean over seeds, and differences with their t intervals. Where one reaches 20
-    points it is written, not drawn, for it would press the others into one line."""
+    points it is written, not drawn, because it would press the others into one line."""
     arms = with_enough_seeds(by_arm(lines))
     baseline = families[0][1][0][1]
     shown = dict.fromkeys(arm for _, pairs, _ in families for b, a in pairs if a == baseline
