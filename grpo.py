@@ -31,7 +31,7 @@ from engine.runs import Clock, enable_checkpointing, open_run, print_settings
 from engine.seeds import problems_of_step, prompt_keys
 from evaluate import measure
 from logprobs import forward_pass, to_device
-from rollout import answers, sample, stop_ids
+from rollout import answers, rewardable, sample, stop_ids
 
 # ------------------------------------------------------------------------------ the concept
 
@@ -338,7 +338,8 @@ def outcome_reward(rollouts, rows, config, tokenizer, model):
     A method's own reward function takes the same five; vine.py's asks the model again.
     """
     asked = [(row["answer"], row["problem"]) for row in rows for _ in range(config.group)]
-    triples = [(text, *gold) for text, gold in zip(answers(rollouts, tokenizer), asked)]
+    texts = rewardable(answers(rollouts, tokenizer), rollouts.finished.tolist())
+    triples = [(text, *gold) for text, gold in zip(texts, asked)]
     right = verify.verify_all(triples, strict=True)
     rewards = torch.tensor(right, dtype=torch.float32, device=rollouts.lengths.device)  # (B,)
     return rewards.view(len(rows), config.group), None, {}
@@ -368,6 +369,7 @@ def train(config, credit_fn=uniform, make_prompts=one_prompt, reward_fn=outcome_
     run = prepare(config, model, tokenizer, optimizer, train_set, prompts, checkpoint,
                   reference)
     if run.step == 0:
+        run.keep(held_out)
         run.summarise(before=measure(model, tokenizer, held_out, config, "before"))
 
     with graceful_stop(run, config):
@@ -435,11 +437,13 @@ def prepare(config, model, tokenizer, optimizer, train_set, prompts, checkpoint,
 
 
 def of_rollouts(rollouts):
-    """What the log says of the rollouts alone: shares of the completions, and their mean length."""
-    n = len(rollouts.texts)
+    """What the log says of the rollouts alone: shares of the completions, and their mean length.
+    `repeats`: cut off, and with two boxes or more."""
+    n, paid = len(rollouts.texts), rewardable(rollouts.texts, rollouts.finished.tolist())
     boxed = sum(verify.last_boxed(text) is not None for text in rollouts.texts)
+    repeats = sum(text != kept for text, kept in zip(rollouts.texts, paid))
     return {"truncated": float((~rollouts.finished).float().mean()), "boxed": boxed / n,
-            "length": int(rollouts.lengths.sum()) / n}
+            "repeats": repeats / n, "length": int(rollouts.lengths.sum()) / n}
 
 
 def write_page(run, tokenizer, rollouts, rewards, weights, chosen):

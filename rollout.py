@@ -120,6 +120,17 @@ def answers(rollouts, tokenizer):
     return found
 
 
+def rewardable(texts, finished):
+    r"""What can earn a reward: "" for a text that was cut off and has two boxes or more.
+
+    It had given its answer and did not stop. If it were paid for that, stopping would not be
+    learned, and where the cut fell would decide which box is the last one. `evaluate.py` counts
+    that last box: it measures what was said. finished: one bool for each text.
+    """
+    return ["" if not done and text.count(r"\boxed") > 1 else text
+            for text, done in zip(texts, finished)]
+
+
 # -------------------------------------------------------------------------- one token
 
 

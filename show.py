@@ -24,6 +24,7 @@ import problems
 import saliency
 import verify
 from engine.errors import BadInput, printable, run_cli
+from engine.runs import next_commands
 from logprobs import forward_pass
 from rollout import Rollouts, answers, pad, sample
 
@@ -201,7 +202,7 @@ def of_step(path, title, tokenizer, rollouts, rewards, weights, rows, method, ea
     path.write_text(page(title, sorted(found, key=lambda it: -it["reward"])), encoding="utf-8")
 
 
-def last_steps(summary):
+def last_steps(summary, config):
     """Print one completion of the last steps, coloured by its weights, and write it as a page."""
     folder, example = Path(summary["folder"]), summary["example"]
     if example is None:
@@ -217,9 +218,9 @@ def last_steps(summary):
     both = {"GRPO": ([1.0] * len(ids), None), "GRAIL": (w, None)}
     shown = entry(tokenizer, ids, example["problem"], example["reward"], both)
     (folder / "credit.html").write_text(page("GRAIL's credit", [shown]), encoding="utf-8")
-    print(f"\nas a page: {folder}/credit.html\n"
-          "next: python grail.py --reweight both, python grpo.py (the baseline), "
-          f"python evaluate.py --model {folder}/checkpoint --data arithmetic --samples 8 --k 1,8")
+    print(f"\nas a page: {folder}/credit.html")
+    print("next, the baseline and this model on problems that it was not trained on:")
+    print("\n".join(f"  {command}" for command in next_commands(folder, config)))
 
 
 # ------------------------------------------------------------------------------ the command line

@@ -35,7 +35,7 @@ from engine.errors import BadInput, run_cli
 from engine.flags import flags, parse
 from engine.seeds import seed_for
 from grpo import outcome_reward, train
-from rollout import sample
+from rollout import rewardable, sample
 from verify import verify_all
 
 
@@ -67,14 +67,16 @@ def verdicts(model, tokenizer, prompts, prefixes, rows, samples, max_new_tokens,
 
     # The prefix has used some of its tokens. What a row says beyond them is cut off here, which
     # changes nothing before it.
-    completions = []
-    for k, ids in enumerate(more.sampled):
-        prefix = prefixes[k // samples]
-        completions.append(prefix + ids[:max_new_tokens - len(prefix)])
+    completions, finished = [], []
+    for k, (ids, done) in enumerate(zip(more.sampled, more.finished.tolist())):
+        room = max_new_tokens - len(prefixes[k // samples])
+        completions.append(prefixes[k // samples] + ids[:room])
+        finished.append(done and len(ids) <= room)
     texts = tokenizer.batch_decode(completions, skip_special_tokens=True,
                                    clean_up_tokenization_spaces=False)
     asked = [(row["answer"], row["problem"]) for row in rows for _ in range(samples)]
-    right = verify_all([(text, *gold) for text, gold in zip(texts, asked)], strict=True)
+    triples = [(text, *gold) for text, gold in zip(rewardable(texts, finished), asked)]
+    right = verify_all(triples, strict=True)
     return torch.tensor(right).float().view(-1, samples), int(more.lengths.sum())
 
 

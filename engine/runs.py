@@ -8,6 +8,7 @@ A run is a folder, runs/NAME/:
     checkpoint/     a Hugging Face folder and    samples.jsonl   one group of completions a step
                     trainer.pt (Adam, step)      summary.json    accuracy before and after
     snapshots/      step_00010/ ...: fp32 weights for relex.py, with --snapshot-every 10
+    held_out.jsonl  of a --data file of one's own: the problems that were not trained on
 
 and lock, an empty file: no other process may go on with the run while one trains it.
 Checkpoints load wherever AutoModelForCausalLM does; checkpoints.py writes and resumes them.
@@ -21,6 +22,7 @@ import hashlib
 import itertools
 import json
 import math
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -28,20 +30,11 @@ from pathlib import Path
 import torch
 from torch.utils.checkpoint import checkpoint as recomputed
 
+from engine import lines
 from engine.checkpoints import FREE, check_room, fingerprint, restore, save, snapshot
 from engine.errors import BadInput
 from engine.files import append, drop_steps_after, hold, write
 from engine.memory import memory_estimate, peak_gb
-
-# What diagnoses RL, one line a step. Entropy, clipped and gap (sampler's against scorer's
-# log-probs, mean and largest) are of the completions that had a gradient: 0 where none had.
-LOG = ("step {step:4d}  reward {reward:.3f}  informative {informative}/{groups}  "
-       "truncated {truncated:.0%}  length {length:.0f}  entropy {entropy:.3f}  "
-       "clipped {clipped:.1%}  grad {grad_norm:.3f}  "
-       "weight {weight_mean:.2f} [{weight_min:.2f}, {weight_max:.2f}]  "
-       "ess {ess:.2f}  top10 {top10:.0%}  "
-       "gap {gap_mean:.0e}/{gap_max:.0e}  {tokens_per_second:,.0f} tok/s  {peak_gb:.1f} GB  "
-       "{seconds:.1f} s")
 
 # ------------------------------------------------------------------------------ a run
 
@@ -57,17 +50,16 @@ class Run:
         self.signal = None
         self.example = None
         self.warned = {}
+        self.columns = None  # of the table of steps, chosen at the first one
+        self.printed = 0     # lines of it
 
     def log(self, metrics, own, rollouts, rewards, weights, rows, vocabulary):
         """Print a step's metrics, store them and one group of its samples, and warn.
 
-        own: metrics of the method itself, which are printed too. rewards (N, G), weights (B, T),
-        rows: the N problems. vocabulary: V, for the warning on entropy.
+        own: metrics of the method itself. rewards (N, G), weights (B, T), rows: the N problems.
+        vocabulary: V, for the warning on entropy.
         """
-        more = {**own, **{name: metrics[name] for name in ("fallback",) if name in metrics}}
-        figures = [f" {name} {x:,}" if isinstance(x, int) else f" {name} {x:.2f}"
-                   for name, x in more.items()]
-        print(LOG.format(**metrics), *figures, flush=True)
+        self.print_step(metrics, own)
         warn(metrics, weights, self.config, vocabulary, self.warned)
         append(self.folder / "metrics.jsonl", [metrics])
         # One whole group: RL is debugged by reading samples.
@@ -76,6 +68,18 @@ class Run:
              "completion": text, "reward": float(reward)}
             for text, reward in zip(rollouts.texts, rewards[0])])
         self.example = most_reweighted(rollouts, rewards, weights, rows) or self.example
+
+    def print_step(self, metrics, own):
+        """The step as a line of a table; before the first line what its columns mean."""
+        if self.columns is None:
+            width = lines.terminal_width()
+            self.columns = lines.columns_for(width, own, metrics)
+            print(f"\n{lines.legend(self.columns, width)}\n"
+                  f"all figures of a step: {self.folder}/metrics.jsonl\n")
+        if self.printed % lines.EVERY == 0:
+            print(lines.heading(self.columns))
+        print(lines.line(self.columns, metrics), flush=True)
+        self.printed += 1
 
     def save(self, model, tokenizer, optimizer, last=False):
         """Write the snapshot and the checkpoint that are due at this step; at the last, both."""
@@ -88,6 +92,12 @@ class Run:
             self.saved = self.step
         if last:
             self.summarise(step=self.step, example=self.example)
+
+    def keep(self, held_out):
+        """Write the problems that a file of one's own gave up, so that evaluate.py can ask them."""
+        if held_out and self.config.data.endswith(".jsonl"):
+            rows = [json.dumps(row, ensure_ascii=False) + "\n" for row in held_out]
+            write(self.folder / "held_out.jsonl", "".join(rows))
 
     def summarise(self, **found):
         """Add to summary.json what is not None; returns all that it holds."""
@@ -132,6 +142,8 @@ def open_run(config, optimizer, rows, checkpoint=None, reference=None):
             step = restore(checkpoint, optimizer, settings)
             for name in ("metrics.jsonl", "samples.jsonl"):
                 drop_steps_after(folder / name, step)
+            if config.steps <= step:
+                say_there_is_no_step_left(folder, step, config)
         else:
             folder.mkdir(parents=True)
             hold(folder)
@@ -141,15 +153,47 @@ def open_run(config, optimizer, rows, checkpoint=None, reference=None):
     return Run(folder, step, settings, config)
 
 
+def say_there_is_no_step_left(folder, step, config):
+    """--resume with --steps that the run has already: nothing is undone, and config.json keeps
+    what was done."""
+    text = (f"--steps {config.steps}: {folder} has done {step} steps, so none is left to train and "
+            "none is undone; its accuracy is measured again. "
+            f"To train on: --resume {folder} --steps {2 * step}")
+    print(lines.wrapped(text, lines.terminal_width()))
+    config.steps = step
+
+
+def next_commands(folder, config):
+    """What to run after a run: the baseline on the same problems, and this model's evaluation on
+    those that it was not trained on. Two command lines (strings)."""
+    asked = {"--model": config.model, "--data": config.data, "--seed": config.seed}
+    usual = {"--model": "tiny", "--data": "arithmetic", "--seed": 0}
+    baseline = [part for flag, value in asked.items() if value != usual[flag]
+                for part in (flag, value)]
+
+    data = config.data
+    if (folder / "held_out.jsonl").exists():
+        data = folder / "held_out.jsonl"
+    tries = ["--model", folder / "checkpoint", "--data", data]
+    if config.max_new_tokens > 512:  # evaluate.py's own default
+        tries += ["--max-new-tokens", config.max_new_tokens]
+    if config.thinking:
+        tries.append("--thinking")
+    return [shlex.join(map(str, ["python", script, *flags])) for script, flags in
+            (("grpo.py", baseline), ("evaluate.py", tries))]
+
+
 def print_settings(config, model, tokenizer, prompts, total, longest, stops):
     """What is about to happen, resolved, before it takes any time. stops: ids, ints."""
     size = sum(p.numel() for p in model.parameters()) / 1e6
     print(f"{config.method}: {config.model} ({size:.2f} M parameters) on {model.device}, "
           f"{config.data} ({total:,} problems)")
-    print("settings:", " ".join(f"{k}={v}" for k, v in sorted(vars(config).items())))
+    width = lines.terminal_width()
+    settings = " ".join(f"{k}={v}" for k, v in sorted(vars(config).items()))
+    print(lines.wrapped(f"settings: {settings}", width))
     print("stopping on:", [tokenizer.decode([i]) for i in stops])
     print("first prompt:", *map(repr, prompts))
-    print(memory_estimate(model, config, longest))
+    print(lines.wrapped(memory_estimate(model, config, longest), width))
 
 
 def enable_checkpointing(model):
@@ -213,9 +257,14 @@ def warn(metrics, weights, config, vocabulary, seen):
     on, flat = weights[weights > 0], math.log(vocabulary)  # (tokens,)
     moved = on[on != 1]  # (tokens,) where the method departs from GRPO
     trained = metrics["informative"] > 0
+    endless = metrics["repeats"] > 0.5 * metrics["truncated"]
     wrong = {
         "more than half of the completions are cut off: raise --max-new-tokens":
-            metrics["truncated"] > 0.5,
+            metrics["truncated"] > 0.5 and not endless,
+        "more than half of the completions are cut off, and most of these box an answer again and "
+        "again: the model does not stop, so more tokens will not help. They earn no reward; "
+        "--mask-truncated leaves them out of the loss, too, so that only those that stop teach":
+            metrics["truncated"] > 0.5 and endless,
         "no group has been informative for 10 steps, so nothing is learned: easier or harder --data"
         ", or a larger --group": seen["alike"] >= 10,
         "entropy is near 0, so the rollouts of a group are all alike: lower --lr":

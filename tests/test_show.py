@@ -11,7 +11,7 @@ import torch
 
 import grail
 import show
-from engine import errors
+from engine import errors, flags
 from rollout import Rollouts
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -227,12 +227,13 @@ def test_a_step_s_page_shows_right_and_wrong_of_different_problems(tmp_path):
 
 def test_grail_shows_its_example_and_says_when_there_is_none(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(show.AutoTokenizer, "from_pretrained", lambda _: Letters())
-    show.last_steps({"folder": str(tmp_path), "example": None})
+    config = flags.parse(flags.flags("grail", ""), [])
+    show.last_steps({"folder": str(tmp_path), "example": None}, config)
     assert "none to show" in capsys.readouterr().out
     text = r"x=\boxed{7}"
     show.last_steps({"folder": str(tmp_path), "example": {
         "ids": [ord(c) for c in text], "weights": [2.0] * len(text), "problem": "\x1b[2Jx = 7?",
-        "reward": 0.0}})
+        "reward": 0.0}}, config)
     out, page = capsys.readouterr().out, (tmp_path / "credit.html").read_text(encoding="utf-8")
     assert text in out and "\x1b" not in out
     assert Reader(page).texts == [text] * 2 and "wrong (reward 0): \\x1b[2Jx = 7?" in page

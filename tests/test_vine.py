@@ -187,6 +187,24 @@ def test_a_value_counts_what_the_reward_counts(monkeypatch):
     assert right.tolist() == [[0]] and tokens == len(said)
 
 
+def test_a_continuation_that_does_not_stop_is_worth_nothing(monkeypatch):
+    """Boxes again and again up to the cut, by its own length or by that of prefix and rest; one
+    token more and the stop is in it."""
+    _, tokenizer = problems.load_policy("tiny")
+    said = tokenizer(r"\boxed{7} \boxed{7}", add_special_tokens=False).input_ids
+
+    def sample(model, tokenizer, prompts, **options):
+        out = rollouts_of(prompts, [said + [tokenizer.eos_token_id]], tokenizer)
+        out.finished[:] = options["seed"]  # 1: it stopped
+        return out
+
+    monkeypatch.setattr(vine, "sample", sample)
+    for stopped, room, worth in ((True, len(said) + 2, 1), (True, len(said) + 1, 0),
+                                 (False, len(said) + 2, 0)):
+        right, _ = vine.verdicts(None, tokenizer, [[5]], [[6]], [ROW], 1, room, seed=stopped)
+        assert right.tolist() == [[worth]]
+
+
 def test_shared_prefixes_are_sampled_once_and_only_within_a_problem(monkeypatch):
     """Two problems with the same words; of four completions, three begin alike."""
     calls = script(monkeypatch, lambda prompt, k: False)
