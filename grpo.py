@@ -27,7 +27,7 @@ from engine.checkpoints import find, graceful_stop, stop_at
 from engine.errors import BadInput, run_cli
 from engine.flags import check, flags, parse
 from engine.folders import try_to_save
-from engine.runs import Clock, enable_checkpointing, open_run, print_settings
+from engine.runs import Clock, Step, enable_checkpointing, open_run, print_settings
 from engine.seeds import problems_of_step, prompt_keys
 from evaluate import measure
 from logprobs import forward_pass, to_device
@@ -97,6 +97,7 @@ def update(model, optimizer, rollouts, rewards, credit_fn, config, tokenizer, re
     batch = plan(model, rollouts, rewards, advantages, token_advantages, config, tokenizer)
     scale = token_scale(batch.mask, config.loss, config.max_new_tokens)  # (B, T)
     weights, old, ref = (torch.zeros_like(scale) for _ in range(3))      # (B, T) each
+    rollouts.entropy = torch.zeros_like(scale)                           # (B, T)
     sums = Sums(batch)
 
     if whole_batch is not None and batch.micro:
@@ -281,6 +282,7 @@ class Sums:
         gap = (forward.logprobs.detach() - sampler).abs()          # (b, t)
         self.gap = self.gap + gap.sum()
         self.gap_max = torch.maximum(self.gap_max, gap.max())
+        self.batch.rollouts.entropy[forward.rows, :t] = forward.entropy  # (b, t)
         self.entropy = self.entropy + forward.entropy.sum()
         self.first_tokens = self.first_tokens + forward.completion_mask.sum()
         for name, values in forward.metrics.items():  # NaN: says nothing of this row
@@ -397,12 +399,16 @@ def train(config, credit_fn=uniform, make_prompts=one_prompt, reward_fn=outcome_
             run.step += 1
             metrics = {"step": run.step, "reward": float(rewards.mean()), **own, **stats,
                        **of_rollouts(rollouts), **clock.metrics(rollouts)}
-            run.log(metrics, own, rollouts, rewards, weights, chosen, model.config.vocab_size)
-            write_page(run, tokenizer, rollouts, rewards, weights, chosen)
+            advantages = group_advantages(rewards, config.scale_by_std)  # (N, G)
+            done = Step(chosen, rollouts, rewards, advantages, token_advantages, weights)
+            run.log(metrics, own, done, model.config.vocab_size)
+            show.of_step(run, tokenizer, done)
             run.save(model, tokenizer, optimizer)
         run.save(model, tokenizer, optimizer, last=True)
     run.end()
-    return run.summarise(after=measure(model, tokenizer, held_out, config, "after "))
+    summary = run.summarise(after=measure(model, tokenizer, held_out, config, "after "))
+    show.list_pages(run.folder, config)
+    return summary
 
 
 # ------------------------------------------------------------------------------ helpers of train
@@ -437,22 +443,12 @@ def prepare(config, model, tokenizer, optimizer, train_set, prompts, checkpoint,
 
 
 def of_rollouts(rollouts):
-    """What the log says of the rollouts alone: shares of the completions, and their mean length.
-    `repeats`: cut off, and with two boxes or more."""
+    """What the log says of the rollouts alone. `repeats`: cut off, and with two boxes or more."""
     n, paid = len(rollouts.texts), rewardable(rollouts.texts, rollouts.finished.tolist())
     boxed = sum(verify.last_boxed(text) is not None for text in rollouts.texts)
     repeats = sum(text != kept for text, kept in zip(rollouts.texts, paid))
     return {"truncated": float((~rollouts.finished).float().mean()), "boxed": boxed / n,
             "repeats": repeats / n, "length": int(rollouts.lengths.sum()) / n}
-
-
-def write_page(run, tokenizer, rollouts, rewards, weights, chosen):
-    """A page of this step's credit, every --pages-every steps."""
-    config = run.config
-    if config.pages_every and run.step % config.pages_every == 0:
-        show.of_step(run.folder / "pages" / f"step_{run.step:05d}.html",
-                     f"{config.method}, step {run.step}", tokenizer, rollouts, rewards, weights,
-                     chosen, config.method)
 
 
 # ------------------------------------------------------------------------------ the command line

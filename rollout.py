@@ -46,6 +46,7 @@ class Rollouts:
     finished: torch.Tensor        # (B,) bool, False where max_new_tokens cut the row
     logprobs: torch.Tensor        # (B, T) fp32, log softmax(logits / T) of the draw; 0 on padding
     texts: list                   # B strings, special tokens left out
+    entropy: torch.Tensor = None  # (B, T) nats, 0 where nothing was scored: grpo.update fills it in
 
     @property
     def completion_mask(self):

@@ -26,6 +26,7 @@ import shlex
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch.utils.checkpoint import checkpoint as recomputed
@@ -37,6 +38,16 @@ from engine.files import append, drop_steps_after, hold, write
 from engine.memory import memory_estimate, peak_gb
 
 # ------------------------------------------------------------------------------ a run
+
+
+class Step(NamedTuple):
+    """What is logged and shown of a training step."""
+    rows: list                # the N problems
+    rollouts: object          # B = N * G rows
+    rewards: torch.Tensor     # (N, G)
+    advantages: torch.Tensor  # (N, G), the group's
+    own: torch.Tensor | None  # (B, T) advantages of the tokens, a method's own
+    weights: torch.Tensor     # (B, T), 0 where nothing was trained
 
 
 class Run:
@@ -53,21 +64,22 @@ class Run:
         self.columns = None  # of the table of steps, chosen at the first one
         self.printed = 0     # lines of it
 
-    def log(self, metrics, own, rollouts, rewards, weights, rows, vocabulary):
+    def log(self, metrics, own, done, vocabulary):
         """Print a step's metrics, store them and one group of its samples, and warn.
 
-        own: metrics of the method itself. rewards (N, G), weights (B, T), rows: the N problems.
-        vocabulary: V, for the warning on entropy.
+        own: metrics of the method itself. done: a Step. vocabulary: V, for the warning on entropy.
         """
         self.print_step(metrics, own)
-        warn(metrics, weights, self.config, vocabulary, self.warned)
+        warn(metrics, done.weights, self.config, vocabulary, self.warned)
         append(self.folder / "metrics.jsonl", [metrics])
         # One whole group: RL is debugged by reading samples.
         append(self.folder / "samples.jsonl", [
-            {"step": self.step, "problem": rows[0]["problem"], "gold": rows[0]["answer"],
+            {"step": self.step, "problem": done.rows[0]["problem"], "gold": done.rows[0]["answer"],
              "completion": text, "reward": float(reward)}
-            for text, reward in zip(rollouts.texts, rewards[0])])
-        self.example = most_reweighted(rollouts, rewards, weights, rows) or self.example
+            for text, reward in zip(done.rollouts.texts, done.rewards[0])])
+        i = most_reweighted(done)
+        if i is not None:
+            self.example = example_of(done, i)
 
     def print_step(self, metrics, own):
         """The step as a line of a table; before the first line what its columns mean."""
@@ -282,15 +294,29 @@ def warn(metrics, weights, config, vocabulary, seen):
             print(f"warning, step {metrics['step']}: {text}.", file=sys.stderr, flush=True)
 
 
-def most_reweighted(rollouts, rewards, weights, rows):
-    """The completion of this step whose weights stray most from 1, for show: a dict of plain lists.
+def most_reweighted(done):
+    """The row of this Step whose weights stray most from 1, for show: an int.
 
     None if no completion was trained; those of advantage 0 were skipped and have weights 0.
     """
-    on = rollouts.completion_mask & (weights.sum(1, keepdim=True) > 0)  # (B, T)
+    weights = done.weights                                                   # (B, T)
+    on = done.rollouts.completion_mask & (weights.sum(1, keepdim=True) > 0)  # (B, T)
     i = int(((weights - 1).abs() * on).sum(1).argmax())
-    if not on[i].any():
-        return None
-    ids, w = rollouts.completion_ids[i][on[i]].tolist(), weights[i][on[i]].tolist()
-    return {"ids": ids, "weights": w, "problem": rows[i // rewards.shape[1]]["problem"],
-            "reward": float(rewards.flatten()[i])}
+    return i if on[i].any() else None
+
+
+def example_of(done, i):
+    """Row i of a Step as plain lists and numbers, which summary.json can hold: a dict."""
+    rollouts, n = done.rollouts, int(done.rollouts.lengths[i])
+    row = done.rows[i // done.rewards.shape[1]]
+    return {
+        "problem": row["problem"],
+        "gold": row["answer"],
+        "reward": float(done.rewards.flatten()[i]),
+        "A": float(done.advantages.flatten()[i]),
+        "own": None if done.own is None else done.own[i, :n].tolist(),
+        "ids": rollouts.completion_ids[i, :n].tolist(),
+        "weights": done.weights[i, :n].tolist(),
+        "p": rollouts.logprobs[i, :n].exp().tolist(),  # of the sampler
+        "entropy": rollouts.entropy[i, :n].tolist(),
+    }

@@ -361,9 +361,15 @@ def test_the_run_is_saved_when_it_should_be(story):
 
 
 def test_the_page_is_of_its_own_step(story):
-    page, = (story.folder / "pages").iterdir()
+    index, page = sorted((story.folder / "pages").iterdir())
     text = html.unescape(page.read_text())
-    assert page.name == "step_00002.html" and "grpo, step 2" in text
+    assert page.name == "step_00002.html" and "GRPO, step 2 of 2" in text
+    assert f"reward {story.metrics[1]['reward']:.3f} in this step" in text
+    listed = index.read_text()
+    assert "step_00002.html" in listed and "step_00003" not in listed
+    for when in ("before", "after"):  # the list is made again once the accuracy is known
+        accuracy = story.second[0][when]["sampled"]["accuracy"]
+        assert f"{when} the training {100 * accuracy:.1f} % sampled" in listed
     call, right = story.stage.sampled[1], story.right[1]
     shown = {True: [], False: []}
     for i in right.rows:  # of every problem the first right and the first wrong one, two of each
@@ -375,7 +381,7 @@ def test_the_page_is_of_its_own_step(story):
     assert list(dict.fromkeys(found)) == list(dict.fromkeys(shown[True] + shown[False]))
 
 
-def is_the_widest(example, call, right):
+def is_the_widest(example, call, right, scaled=True):
     """Of all completions of a step the one in which the sum of |w - 1| over its tokens is largest;
     returns its number."""
     lengths = call.rollouts.lengths.tolist()
@@ -385,12 +391,25 @@ def is_the_widest(example, call, right):
     assert example["weights"] == pytest.approx(right.weights[i, :lengths[i]].tolist(), abs=1e-5)
     assert example["problem"] == call.rows[i // call.samples]["problem"]
     assert example["reward"] == float(call.rewards.flatten()[i])
+    assert example["gold"] == call.rows[i // call.samples]["answer"]
+    group = [float(reward) for reward in call.rewards.view(-1, GROUP)[i // GROUP]]
+    mean = sum(group) / GROUP
+    std = (sum((r - mean) ** 2 for r in group) / GROUP) ** .5
+    A = (example["reward"] - mean) / (std + 1e-6 if scaled else 1)
+    assert example["A"] == pytest.approx(A)
+    logprobs = call.rollouts.logprobs[i, :lengths[i]].tolist()
+    assert example["p"] == pytest.approx([math.exp(p) for p in logprobs])
+    assert (example["own"] is None) == scaled and len(example["entropy"]) == lengths[i]
     return i
 
 
 def test_the_example_is_the_completion_with_the_widest_weights(story):
     """Of the last step, not of the first ones; in one of the two its verdict is its own alone."""
     is_the_widest(story.second[0]["example"], story.stage.sampled[2], story.right[2])
+    # Its entropies are those of which the log has the mean, which is the naive one.
+    entropy = story.stage.sampled[2].rollouts.entropy
+    tokens = sum(story.stage.sampled[2].rollouts.lengths[i] for i in story.right[2].rows)
+    assert float(entropy.sum() / tokens) == pytest.approx(story.metrics[2]["entropy"], rel=1e-5)
     found = is_the_widest(story.saved.summary["example"], story.stage.sampled[1], story.right[1])
     rewards = story.stage.sampled[1].rewards.flatten()
     assert found == 4 * GROUP and rewards[found] != rewards[0]
@@ -494,7 +513,7 @@ def test_the_hooks_of_a_method(tmp_path, monkeypatch):
     assert equal(parameters_of(folder / "checkpoint"), stage.measured[-1].parameters)
     assert not (folder / "snapshots").exists() and not (folder / "pages").exists()
     assert not (folder / "checkpoint.old").exists()
-    assert is_the_widest(summary["example"], first, right) == 5
+    assert is_the_widest(summary["example"], first, right, scaled=False) == 5
 
 
 def test_the_controls_reach_the_loop(tmp_path, monkeypatch):
