@@ -26,7 +26,8 @@ details{margin:.8rem 0}summary{cursor:pointer}
 .soft,.figures{color:var(--soft)}
 .row{display:grid;gap:1rem;grid-template-columns:repeat(auto-fit,minmax(min(100%,13.5rem),1fr));
 margin:.6rem 0}
-.row>section{background:var(--card);border:1px solid var(--line);border-radius:6px;padding:.8rem;max-width:42rem}
+.row>section{background:var(--card);border:1px solid var(--line);border-radius:6px;padding:.8rem;
+max-width:42rem}
 .text{font:14px/2 ui-monospace,monospace;white-space:pre-wrap;margin:0}
 .text span{padding:.12em 0;border-radius:2px}
 .key span{display:inline-block;padding:.1em .55em;border:1px solid var(--line)}
