@@ -3,6 +3,7 @@ import json
 import math
 import re
 import sys
+import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from rollout import Rollouts
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "examples"))
 
+import picture
 import plot
 import show_credit
 
@@ -491,6 +493,30 @@ def test_saliency_takes_a_completion_from_a_file(tmp_path, monkeypatch, capsys):
     for wrong in (path, tmp_path / "none.txt", tmp_path):
         with pytest.raises(errors.BadInput, match=f"^--completion {wrong}: "):
             show.main(["--completion", str(wrong)])
+
+
+# ------------------------------------------------------------------------------ the picture
+
+
+def test_the_picture_stands_alone_and_marks_the_slip():
+    """Well formed whatever a token says, in both colour schemes, nothing beyond its edges."""
+    tokens = ["2", "+", "2", "=", "5", "\n", *HOSTILE, "<|im_end|>", "word " * 20]
+    n = len(tokens)
+    it = completion(tokens, {"GRPO": ([1.0] * n, None), "GRAIL": ([0.5] * (n - 1) + [5.0], None)},
+                    gold="<4>", A=-0.25, slip=range(0, 5), problem="2 + 2 & more?")
+    svg = picture.picture(it)
+    root = ElementTree.fromstring(svg)
+    assert "prefers-color-scheme:dark" in svg and not re.search(r"<script|@import|url\(|href", svg)
+    words = [part.text for part in root.iter() if part.tag.endswith("}text")]
+    assert words[0] == "2 + 2 & more?" and "The right answer is <4>." in words[1]
+    assert "A = -0.25:" in words[1] and "red is blamed more" in words[2]
+    assert words.count("\u2717") == 3  # in the legend, and before the slip in each panel
+    assert [words.count(weight) for weight in ("1.0", "0.5", "5.0")] == [n, n - 1, 1]
+    width, height = int(root.get("width")), int(root.get("height"))
+    for part in root.iter():
+        if part.tag.endswith("}rect"):
+            assert float(part.get("x", 0)) + float(part.get("width")) <= width
+            assert float(part.get("y", 0)) + float(part.get("height")) <= height
 
 
 # ------------------------------------------------------------------------------ curves
