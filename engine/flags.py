@@ -63,7 +63,8 @@ def model_flags(add):
         help="a model on the Hugging Face hub, or a folder; tiny is the embedded one, tiny-long "
              "the one for long chains")
     add("--data", default="gsm8k", type=os.path.expanduser,
-        help="a problem set named in problems.py, or a .jsonl file with problem and answer")
+        help="a problem set named in problems.py, or a .jsonl file with problem and answer, of "
+             "which a tenth is held out")
     add("--thinking", action="store_true",
         help="let a model that can think before it answers (Qwen3) do so")
     add("--eval-problems", type=int, default=200,
@@ -103,7 +104,8 @@ def loss_flags(add):
     add("--scale-by-std", action="store_true",
         help="divide advantages by the standard deviation of their group's rewards")
     add("--mask-truncated", action="store_true",
-        help="leave completions that were cut off out of the loss")
+        help="leave completions that were cut off out of the loss; one that boxes answers again "
+             "and again up to the cut earns no reward in any case")
     add("--grad-clip", type=float, default=1.0,
         help="the gradient is scaled down to this norm if it is larger")
 
