@@ -1,5 +1,6 @@
 """What a run prints: steps of one line each that fit, a legend once, and no number of nothing."""
 import itertools
+import json
 import re
 import shlex
 from pathlib import Path
@@ -84,24 +85,28 @@ def test_what_was_not_trained_has_no_figure():
         "weight", "fallback", "ess", "top10", "GB"}
 
 
-def run(tmp_path, monkeypatch, columns):
-    monkeypatch.setenv("COLUMNS", str(columns))
+@pytest.fixture
+def short(tmp_path, monkeypatch):
+    """Flags of a run that takes a moment; here is a folder of its own, and 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(tmp_path)
-    grpo.main(["--steps", "22", "--eval-problems", "0", "--prompts", "2", "--group", "2",
-               "--max-new-tokens", "8", "--pages-every", "0", "--save-every", "0"])
+    rows = [{"problem": f"Start with {i}, add 1.", "answer": str(i + 1)} for i in range(8)]
+    Path("own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return ["--data", "own.jsonl", "--eval-problems", "0", "--prompts", "2", "--group", "2",
+            "--max-new-tokens", "8", "--pages-every", "0", "--save-every", "0"]
 
 
-def test_all_that_a_run_prints_fits(tmp_path, monkeypatch, capsys):
+def test_all_that_a_run_prints_fits(short, capsys):
     """But for the prompt, which is the model's text to the letter. The legend stands there once,
     the heads again after twenty steps."""
-    run(tmp_path, monkeypatch, 80)
+    grpo.main([*short, "--steps", "22"])
     out = capsys.readouterr().out.splitlines()
     assert max(len(text) for text in out if not text.startswith("first prompt")) <= 80
     assert sum(text.startswith("step ") for text in out) == 22
     assert sum("norm of the gradient" in text for text in out) == 1
     heads = [i for i, text in enumerate(out) if text.split()[:2] == ["reward", "informative"]]
     assert len(heads) == 2 and heads[1] - heads[0] == 21
-    assert any("runs/grpo-tiny-arithmetic-seed0/metrics.jsonl" in text for text in out)
+    assert any("runs/grpo-tiny-own-seed0/metrics.jsonl" in text for text in out)
 
 
 def test_the_next_commands_name_the_run_s_own_data(tmp_path):
@@ -137,17 +142,17 @@ def test_help_gives_the_demonstration_s_defaults(capsys, monkeypatch):
     assert said == own and len(own) > 8
 
 
-@pytest.mark.parametrize("steps", [1, 2])
-def test_resuming_with_steps_that_were_done_says_so(steps, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    short = ["--eval-problems", "0", "--prompts", "2", "--group", "2", "--max-new-tokens", "8"]
-    grpo.main(["--steps", "2", *short, "--name", "run"])
-    capsys.readouterr()
-    grpo.main(["--resume", "run", "--steps", str(steps)])
-    out = capsys.readouterr().out
-    said = f"--steps {steps}: run has done 2 steps, so none is left to train and none is undone"
-    assert said in " ".join(out.split())
-    assert "--resume run --steps 4" in out and "\nstep " not in out
+def test_resuming_with_steps_that_were_done_says_so(short, capsys):
+    """And keeps what was done: the next --resume, without --steps, does not go back either."""
+    grpo.main([*short, "--steps", "2", "--name", "run"])
+    for steps in ("1", "2"):
+        capsys.readouterr()
+        grpo.main(["--resume", "run", "--steps", steps])
+        out = capsys.readouterr().out
+        said = f"--steps {steps}: run has done 2 steps, so none is left to train and none is undone"
+        assert said in " ".join(out.split())
+        assert "--resume run --steps 4" in out and "\nstep " not in out
+        assert json.loads(Path("run/config.json").read_text())["steps"] == 2
     grpo.main(["--resume", "run", "--steps", "3"])
     out = capsys.readouterr().out
     assert "is left to train" not in out and "step    3" in out
