@@ -9,6 +9,7 @@ A run is a folder, runs/NAME/:
                     trainer.pt (Adam, step)      summary.json    accuracy before and after
     snapshots/      step_00010/ ...: fp32 weights for relex.py, with --snapshot-every 10
     held_out.jsonl  of a --data file of one's own: the problems that were not trained on
+    pages/          what the credit of some steps looks like; index.html lists them
 
 and lock, an empty file: no other process may go on with the run while one trains it.
 Checkpoints load wherever AutoModelForCausalLM does; checkpoints.py writes and resumes them.

@@ -41,6 +41,13 @@ def test_a_step_is_one_line_of_at_most_80_columns():
     assert len(lines.line(columns, USUAL | dict(step=9999))) <= 80
 
 
+def test_a_number_keeps_the_decimals_that_fit():
+    for x, shown in ((0.25, "0.250"), (123.4567, "123.457"), (1234.567, "1234.57"),
+                     (123456.7, "123457"), (1234567.8, "1234568"), (12345678.0, "1e+07"),
+                     (-1234.567, "-1234.6"), (float("nan"), "nan"), (float("inf"), "inf")):
+        assert lines.number(x, 7, 3) == shown
+
+
 @pytest.mark.parametrize("columns", [80, 100, 120, 160, 200])
 def test_a_wider_terminal_has_more_and_none_has_less(columns):
     """All of it in 200: the method's own figures first, for no other file has them on a line."""
