@@ -17,20 +17,18 @@ import hashlib
 import json
 import math
 import os
-import subprocess
 import time
 from collections import Counter
 from pathlib import Path
 
 import torch
-import transformers
 from tqdm import tqdm
 
 import verify
 from benchmarks import HUB, last_box
-from engine.checkpoints import fingerprint, settings_of, short_sha
 from engine.errors import BadInput, at_most, printable, run_cli
-from intervals import asked_differently, interval, pools, print_comparison, read_samples
+from engine.samples import describe, describe_prompts, resume
+from intervals import interval, print_comparison, print_results
 from problems import build_prompt, load_policy, load_problems, longest_prompt
 from rollout import answers, sample, stop_ids
 
@@ -70,38 +68,37 @@ def evaluate(model, tokenizer, problems, *, samples=1, temperature=1.0, top_p=1.
     made again. Ctrl-C raises KeyboardInterrupt(the dict so far). Raises BadInput: no problem,
     k > n, greedy with n > 1, a file of other settings or not writable, a batch that does not fit.
     """
-    refuse_the_impossible(name, problems, samples, temperature, top_p, top_k, max_new_tokens, seed,
-                          ks)
     decoding = dict(samples=samples, temperature=temperature, top_p=top_p, top_k=top_k,
                     max_new_tokens=max_new_tokens, seed=seed)
-    done, file = {}, None
+    refuse_the_impossible(name, problems, ks, **decoding)
     asked = {row["id"]: build_prompt(tokenizer, row["problem"], thinking) for row in problems}
+    done, file = {}, None
     if path:
         header = describe(model, problems, data=name, thinking=thinking, **decoding)
         header |= describe_prompts(tokenizer, list(asked.values()))
         header |= {"stop_ids": stop_ids(model, tokenizer)}
         done, file = resume(Path(path), header)
     todo = [row for row in problems if row["id"] not in done]
-    prompts = [asked[row["id"]] for row in todo]
     if todo:
-        longest_prompt(model, tokenizer, prompts, max_new_tokens)
+        longest_prompt(model, tokenizer, [asked[row["id"]] for row in todo], max_new_tokens)
+
     right = sum(record["strict"] for records in done.values() for record in records)
     spoken, spent = 0, 1e-9  # tokens, seconds
-    bar = tqdm(total=len(problems), initial=len(done), desc=name, unit="problem",
-               disable=True if quiet else None)
+    bar = progress(name, problems, done, quiet)
     per_batch = max(1, batch_size // samples)
     try:
         for start in range(0, len(todo), per_batch):
             batch = todo[start:start + per_batch]
             begun = time.perf_counter()
-            rollouts = sample(model, tokenizer, prompts[start:start + per_batch],
-                              keys=list(map(key, batch)), **decoding)
+            rollouts = sample(model, tokenizer, [asked[row["id"]] for row in batch],
+                              keys=[key(row) for row in batch], **decoding)
             spent += time.perf_counter() - begun
+
             records = grade(batch, rollouts, samples, name, tokenizer)
             if file:
-                file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-                file.flush()
-            done |= {r["id"]: records[i * samples:][:samples] for i, r in enumerate(batch)}
+                write_records(file, records)
+            for i, row in enumerate(batch):
+                done[row["id"]] = records[i * samples:(i + 1) * samples]
             right += sum(record["strict"] for record in records)
             spoken += sum(record["length"] for record in records)
             bar.update(len(batch))
@@ -109,7 +106,8 @@ def evaluate(model, tokenizer, problems, *, samples=1, temperature=1.0, top_p=1.
     except torch.OutOfMemoryError:
         raise BadInput(f"--batch-size {batch_size} does not fit on this card; halve it.") from None
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(*([summarise(list(done.values()), ks)] if done else [])) from None
+        so_far = [summarise(list(done.values()), ks)] if done else []
+        raise KeyboardInterrupt(*so_far) from None
     finally:
         bar.close()
         if file:
@@ -118,8 +116,8 @@ def evaluate(model, tokenizer, problems, *, samples=1, temperature=1.0, top_p=1.
     return result | {"tokens_per_second": spoken / spent}
 
 
-def refuse_the_impossible(name, problems, samples, temperature, top_p, top_k, max_new_tokens, seed,
-                          ks):
+def refuse_the_impossible(name, problems, ks, samples, temperature, top_p, top_k, max_new_tokens,
+                          seed):
     """Raise BadInput for settings of `evaluate` that cannot work, before hours of sampling."""
     if not problems:
         raise BadInput(f"{name}: there is no problem to evaluate.")
@@ -135,6 +133,12 @@ def refuse_the_impossible(name, problems, samples, temperature, top_p, top_k, ma
             raise BadInput(f"--k {k}: Pass@k needs 1 <= k <= --samples, which is {samples}.")
 
 
+def progress(name, problems, done, quiet):
+    """A bar over the problems; tqdm hides it where stderr is no terminal."""
+    hidden = True if quiet else None
+    return tqdm(total=len(problems), initial=len(done), desc=name, unit="problem", disable=hidden)
+
+
 def key(row):
     """The problem's key for the random numbers, from its text: no other problem can move it."""
     name = f"{row['id']}\0{row['problem']}".encode()
@@ -143,20 +147,29 @@ def key(row):
 
 def grade(batch, rollouts, samples, name, tokenizer):
     """One record a row; the lenient pass reads again only what the strict pass refused."""
-    asked = [(row["answer"], row["problem"]) for row in batch for _ in range(samples)]
+    rows = [row for row in batch for _ in range(samples)]
     graded = answers(rollouts, tokenizer)
-    triples = [(text, *gold) for text, gold in zip(graded, asked)]
+    triples = [(text, row["answer"], row["problem"]) for text, row in zip(graded, rows)]
     strict = verify.verify_all(triples, strict=True)
-    again = iter(verify.verify_all([t for t, ok in zip(triples, strict) if not ok], strict=False))
-    records = [
-        {"data": name, "id": batch[i // samples]["id"], "sample": i % samples, "gold": gold,
-         "strict": bool(ok), "lenient": bool(ok or next(again)), "text": rollouts.texts[i],
-         "finished": bool(rollouts.finished[i]), "length": int(rollouts.lengths[i])}
-        for i, ((_, gold, _), ok) in enumerate(zip(triples, strict))]
-    for record, text in zip(records, graded):
-        if text != record["text"]:  # it thought where a reader of the text cannot see it
-            record["graded"] = text
+    refused = [triple for triple, right in zip(triples, strict) if not right]
+    again = iter(verify.verify_all(refused, strict=False))
+
+    records = []
+    for i, (row, right) in enumerate(zip(rows, strict)):
+        records.append({
+            "data": name, "id": row["id"], "sample": i % samples, "gold": row["answer"],
+            "strict": bool(right), "lenient": bool(right or next(again)),
+            "text": rollouts.texts[i], "finished": bool(rollouts.finished[i]),
+            "length": int(rollouts.lengths[i])})
+        if graded[i] != rollouts.texts[i]:  # it thought where a reader of the text cannot see it
+            records[i]["graded"] = graded[i]
     return records
+
+
+def write_records(file, records):
+    """A line a sample, in the file at once: a stop loses no batch that was made."""
+    file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    file.flush()
 
 
 def summarise(records, ks=(1,)):
@@ -168,14 +181,24 @@ def summarise(records, ks=(1,)):
     columns = {"accuracy": strict.mean(1)}                                           # (N,) each
     columns |= {f"pass@{k}": pass_at_k(strict.sum(1), n, k) for k in ks}
     ends = interval(torch.stack(list(columns.values()), 1)).T.tolist()
-    columns |= {"lenient": grid("lenient").mean(1), "majority": majority_vote(records),
-                "truncated": 1 - grid("finished").mean(1), "length": grid("length").mean(1)}
+    columns["lenient"] = grid("lenient").mean(1)
+    columns["majority"] = majority_vote(records)
+    columns["truncated"] = 1 - grid("finished").mean(1)
+    columns["length"] = grid("length").mean(1)
+
     mean = {column: values.mean().item() for column, values in columns.items()}
-    return dict(accuracy=mean["accuracy"], low=ends[0][0], high=ends[0][1], strict=mean["accuracy"],
-                lenient=mean["lenient"], majority=mean["majority"], truncated=mean["truncated"],
-                pass_at_k={k: (mean[f"pass@{k}"], *ends[i]) for i, k in enumerate(ks, 1)},
-                mean_length=mean["length"], problems=len(records), samples=n,
-                per_problem={column: values.tolist() for column, values in columns.items()})
+    return {
+        "accuracy": mean["accuracy"], "low": ends[0][0], "high": ends[0][1],
+        "strict": mean["accuracy"],
+        "lenient": mean["lenient"],
+        "majority": mean["majority"],
+        "truncated": mean["truncated"],
+        "pass_at_k": {k: (mean[f"pass@{k}"], *ends[i]) for i, k in enumerate(ks, 1)},
+        "mean_length": mean["length"],
+        "problems": len(records),
+        "samples": n,
+        "per_problem": {column: values.tolist() for column, values in columns.items()},
+    }
 
 
 def majority_vote(records):
@@ -186,15 +209,22 @@ def majority_vote(records):
     """
     chance = []
     for rows in records:
-        right, camps = sum(r["strict"] for r in rows), Counter()
+        right = sum(r["strict"] for r in rows)
         boxes = [last_box(r.get("graded", r["text"])) for r in rows if not r["strict"]]
         wrong = Counter(box for box in boxes if box)
-        for box, votes in wrong.items() if 0 < right <= wrong.total() else ():
-            camps[next((c for c in camps if verify.equivalent(box, c)), box)] += votes
+        camps = Counter()
+        if 0 < right <= wrong.total():  # else the vote is clear without them
+            for box, votes in wrong.items():
+                same = [camp for camp in camps if verify.equivalent(box, camp)]
+                camps[same[0] if same else box] += votes
         top = max(camps.values(), default=0)
         tied = list(camps.values()).count(top) if right == top else 0
         chance.append(1 / (1 + tied) if right and right >= top else 0.0)
     return torch.tensor(chance, dtype=torch.float64)  # not by way of fp32, as .double() would
+
+
+def percent(value, low, high):
+    return f"{100 * value:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
 
 
 def measure(model, tokenizer, held_out, config, when):
@@ -210,116 +240,38 @@ def measure(model, tokenizer, held_out, config, when):
     except BadInput as mistake:  # evaluate.py's batch is ours of a step
         raise BadInput(str(mistake).replace("--batch-size", "--prompts x --group")) from None
 
-    def percent(value, low, high):
-        return f"{100 * value:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
-
-    scores = [percent(s["accuracy"], s["low"], s["high"]) for s in (sampled, greedy)]
-    print(f"{when}: sampled {scores[0]}, greedy {scores[1]}, Pass@{k} "
-          f"{percent(*sampled['pass_at_k'][k])} of {len(held_out)} held-out problems", flush=True)
-    return {name: {k: v for k, v in s.items() if k != "per_problem"}
-            for name, s in (("sampled", sampled), ("greedy", greedy))}
-
-
-# --------------------------------------------------------------------------- the file of samples
-
-
-def describe(model, problems, **settings):
-    """The header of a file: what the numbers depend on and, as made_on, what they should not."""
-    code, here = hashlib.sha256(), Path(__file__).resolve().parent
-    for module in ("problems", "benchmarks", "models", "logprobs", "rollout", "verify",
-                   "engine/seeds", "engine/caches", "engine/decode"):
-        code.update((here / f"{module}.py").read_bytes())  # they load, ask, sample and grade
-    rows = [[row["id"], row["problem"], row["answer"]] for row in problems]
-    try:
-        git = ["git", "-C", here, "describe", "--always", "--dirty"]
-        commit = subprocess.check_output(git, stderr=subprocess.DEVNULL, text=True).strip()
-    except (OSError, subprocess.CalledProcessError):  # no git, or not a checkout
-        commit = None
-    return {**settings, "problems": len(problems), "model": model.name_or_path,
-            "revision": getattr(model.config, "_commit_hash", None),
-            "weights_sha256": fingerprint(model), "code_sha256": code.hexdigest()[:16],
-            "config_sha256": short_sha(settings_of(model.config)),
-            "data_sha256": short_sha(rows),
-            "made_on": {"commit": commit, "device": str(model.device), "torch": torch.__version__,
-                        "transformers": transformers.__version__}}
-
-
-def describe_prompts(tokenizer, prompts):
-    """The header's part on how the problems are asked, by chat template and tokenizer."""
-    ids = tokenizer(prompts, add_special_tokens=False).input_ids
-    added = [[i, token.content, token.special]
-             for i, token in sorted(getattr(tokenizer, "added_tokens_decoder", {}).items())]
-    decoder = repr(getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None))
-    return {"first_prompt": prompts[0], "first_ids": ids[0], "prompts_sha256": short_sha(prompts),
-            "tokens_sha256": short_sha(ids),
-            "reading_sha256": short_sha([tokenizer.get_vocab(), added, decoder])}
-
-
-def resume(path, header):
-    """Open `path` for appending after its last whole line: (finished problems, file)."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        found, size = read_samples(path) if path.exists() else ({}, 0)
-        old, done = found.get(header["data"], (None, {}))
-        other = done and asked_differently(old, header)
-        if other:
-            raise BadInput(f"--out {path}: what it holds of {header['data']} was asked in another "
-                           f"way: {other}; choose another file.")
-        for k in header if done else ():
-            if k != "made_on" and old.get(k) != header[k]:
-                raise BadInput(f"--out {path}: it holds {header['data']} with {k} {old.get(k)!r}, "
-                               f"not {header[k]!r}; choose another file.")
-        file = path.open("a", encoding="utf-8")
-        file.truncate(size)
-    except OSError as error:
-        raise BadInput(f"--out {path}: cannot be written ({error.strerror}).") from None
-    if not done:
-        file.write(json.dumps({"header": header}) + "\n")
-    return done, file
+    scores = {"sampled": sampled, "greedy": greedy}
+    shown = [f"{name} {percent(score['accuracy'], score['low'], score['high'])}"
+             for name, score in scores.items()]
+    print(f"{when}: {', '.join(shown)},\n        Pass@{k} {percent(*sampled['pass_at_k'][k])} "
+          f"of {len(held_out)} held-out problems", flush=True)
+    return {name: {column: value for column, value in score.items() if column != "per_problem"}
+            for name, score in scores.items()}
 
 
 # --------------------------------------------------------------------------- the command line
-
-
-def print_results(results, ks, majority=False):
-    """The table of {benchmark: dict of evaluate}, in per cent, with 95 % intervals.
-
-    An average's interval adds up those of its benchmarks (MOVER): its lower half is
-    sqrt(sum_b (w_b (m_b - low_b))^2), the upper alike, so small sets keep their correction.
-    """
-    wide = {"accuracy": "accuracy (strict)"} | {f"pass@{k}": f"Pass@{k}" for k in ks}
-    slim = ["lenient", *["majority"] * majority, "truncated", "length"]
-    print(f"\n{'benchmark':22}{'problems':>8}" + "".join(f"{head:>20}" for head in wide.values())
-          + "".join(f"{head:>11}" for head in slim))
-    for title, names, weights in pools({name: r["problems"] for name, r in results.items()}):
-        mean, below, above = 0, 0, 0
-        for name, w in zip(names, weights):
-            columns = results[name]["per_problem"]
-            x = torch.tensor([columns[column] for column in [*wide, *slim]],
-                             dtype=torch.float64)                                    # (S, N)
-            m, (low, high) = x.mean(1), interval(x.T.clamp(max=1))                   # (S,) each
-            mean = mean + w * m
-            below, above = below + (w * (m - low)) ** 2, above + (w * (high - m)) ** 2
-        low, high = (mean - below.sqrt()).clamp(min=0), mean + above.sqrt()          # (S,) each
-        print(f"{title:22}{sum(results[name]['problems'] for name in names):8}" + "".join(
-            f"{100 * mean[i]:.1f} [{100 * low[i]:.1f}, {100 * high[i]:.1f}]".rjust(20)
-            for i in range(len(wide))) + "".join(
-            f"{value if column == 'length' else 100 * value:11.1f}"
-            for column, value in zip(slim, mean[len(wide):])))
 
 
 def several(text):
     """The problem sets that --data names, commas between; a path may hold commas of its own."""
     parts, found = text.split(","), []
     while parts:
-        # As much as is a file, else up to the first name or .jsonl.
-        ends = range(len(parts), 0, -1)
-        known = [n for n in ends if os.path.isfile(os.path.expanduser(",".join(parts[:n])))]
-        known += [n for n in reversed(ends) if parts[n - 1] in ("arithmetic", *HUB)
-                  or parts[n - 1].endswith(".jsonl")] + [len(parts)]
-        found.append(os.path.expanduser(",".join(parts[:known[0]])))
-        del parts[:known[0]]
+        n = words_of_the_first(parts)
+        found.append(os.path.expanduser(",".join(parts[:n])))
+        del parts[:n]
     return found
+
+
+def words_of_the_first(parts):
+    """How many of `parts` belong to one path: as much as is a file, else up to the first name or
+    .jsonl, else all."""
+    for n in range(len(parts), 0, -1):
+        if os.path.isfile(os.path.expanduser(",".join(parts[:n]))):
+            return n
+    for n, part in enumerate(parts, 1):
+        if part in ("arithmetic", *HUB) or part.endswith(".jsonl"):
+            return n
+    return len(parts)
 
 
 def flags():
@@ -350,12 +302,32 @@ def flags():
     return parser
 
 
-def main(argv=None):
+def read_flags(argv):
+    """The command line; --paper-protocol moves defaults, and a flag given beside it still wins."""
     parser = flags()
     args = parser.parse_args(argv)
     if args.paper_protocol:
         parser.set_defaults(**PAPER)
         args = parser.parse_args(argv)
+    return args
+
+
+def problem_sets(args):
+    """{name: its problems} of --data."""
+    sets = {}
+    for data in several(args.data):
+        rows = load_problems(data, "test", args.limit)
+        name = printable(Path(data).stem) if data.endswith(".jsonl") else data
+        if name in sets:
+            raise BadInput(f"--data {args.data}: two sets would be called {name}.")
+        if args.paper_protocol:
+            rows = sorted(rows, key=key)[:SUBSETS.get(name)]
+        sets[name] = rows
+    return sets
+
+
+def main(argv=None):
+    args = read_flags(argv)
     if args.compare:
         return print_comparison(args.compare)
     if args.limit is not None and args.limit < 1 or args.samples < 1 or args.batch_size < 1:
@@ -365,23 +337,19 @@ def main(argv=None):
         ks = sorted({int(k) for k in (args.k or str(args.samples)).split(",")})
     except ValueError:
         raise BadInput(f"--k {args.k}: not whole numbers with commas between.") from None
-    sets, results = {}, {}
-    for data in several(args.data):
-        rows = load_problems(data, "test", args.limit)
-        name = printable(Path(data).stem) if data.endswith(".jsonl") else data
-        if name in sets:
-            raise BadInput(f"--data {args.data}: two sets would be called {name}.")
-        sets[name] = sorted(rows, key=key)[:SUBSETS.get(name)] if args.paper_protocol else rows
+
+    sets = problem_sets(args)
     model, tokenizer = load_policy(args.model, args.device)
     size = f"{args.limit or 'all'}x{args.samples}"
     model_name = at_most(args.model.strip("/").replace("/", "-"), 150)
-    out = f"runs/evaluate/{model_name}-{size}-seed{args.seed}.jsonl"
-    decoding = {k: getattr(args, k) for k in ("samples", "temperature", "top_p", "top_k", "seed",
-                                              "max_new_tokens", "batch_size", "thinking")}
+    out = args.out or f"runs/evaluate/{model_name}-{size}-seed{args.seed}.jsonl"
+    decoding = {name: getattr(args, name) for name in (
+        "samples", "temperature", "top_p", "top_k", "seed", "max_new_tokens", "batch_size",
+        "thinking")}
+    results = {}
     try:
         for name, rows in sets.items():
-            results[name] = evaluate(model, tokenizer, rows, ks=ks, path=args.out or out, name=name,
-                                     **decoding)
+            results[name] = evaluate(model, tokenizer, rows, ks=ks, path=out, name=name, **decoding)
     except KeyboardInterrupt as stop:
         if stop.args:
             results[name] = stop.args[0]
@@ -390,10 +358,11 @@ def main(argv=None):
     finally:
         if results:
             print_results(results, ks, args.majority)
+
     speed = ", ".join(f"{name} {r['tokens_per_second']:,.0f}" for name, r in results.items())
     print("\nstrict: boxed answers only. lenient: also \"the answer is\", or a last number.")
     print(f"tokens/s on {args.device}: {speed} (0: read from file)")
-    print(f"every sample: {args.out or out}")
+    print(f"every sample: {out}")
 
 
 if __name__ == "__main__":

@@ -113,7 +113,7 @@ def main(argv=None, credit=credit):
     if config.compile and config.activation != "embeddings":
         raise BadInput(f"--activation {config.activation}: compiled layers keep their outputs to "
                        "themselves; add --no-compile.")
-    show.last_steps(train(config, credit(config)))
+    show.last_steps(train(config, credit(config)), config)
 
 
 if __name__ == "__main__":

@@ -27,11 +27,11 @@ from engine.checkpoints import find, graceful_stop, stop_at
 from engine.errors import BadInput, run_cli
 from engine.flags import check, flags, parse
 from engine.folders import try_to_save
-from engine.runs import Clock, enable_checkpointing, open_run, print_settings
+from engine.runs import Clock, Step, enable_checkpointing, open_run, print_settings
 from engine.seeds import problems_of_step, prompt_keys
 from evaluate import measure
 from logprobs import forward_pass, to_device
-from rollout import answers, sample, stop_ids
+from rollout import answers, rewardable, sample, stop_ids
 
 # ------------------------------------------------------------------------------ the concept
 
@@ -97,6 +97,7 @@ def update(model, optimizer, rollouts, rewards, credit_fn, config, tokenizer, re
     batch = plan(model, rollouts, rewards, advantages, token_advantages, config, tokenizer)
     scale = token_scale(batch.mask, config.loss, config.max_new_tokens)  # (B, T)
     weights, old, ref = (torch.zeros_like(scale) for _ in range(3))      # (B, T) each
+    rollouts.entropy = torch.zeros_like(scale)                           # (B, T)
     sums = Sums(batch)
 
     if whole_batch is not None and batch.micro:
@@ -281,6 +282,7 @@ class Sums:
         gap = (forward.logprobs.detach() - sampler).abs()          # (b, t)
         self.gap = self.gap + gap.sum()
         self.gap_max = torch.maximum(self.gap_max, gap.max())
+        self.batch.rollouts.entropy[forward.rows, :t] = forward.entropy  # (b, t)
         self.entropy = self.entropy + forward.entropy.sum()
         self.first_tokens = self.first_tokens + forward.completion_mask.sum()
         for name, values in forward.metrics.items():  # NaN: says nothing of this row
@@ -338,7 +340,8 @@ def outcome_reward(rollouts, rows, config, tokenizer, model=None):
     A method's own reward function takes the same five; vine.py's asks the model again.
     """
     asked = [(row["answer"], row["problem"]) for row in rows for _ in range(config.group)]
-    triples = [(text, *gold) for text, gold in zip(answers(rollouts, tokenizer), asked)]
+    texts = rewardable(answers(rollouts, tokenizer), rollouts.finished.tolist())
+    triples = [(text, *gold) for text, gold in zip(texts, asked)]
     right = verify.verify_all(triples, strict=True)
     rewards = torch.tensor(right, dtype=torch.float32, device=rollouts.lengths.device)  # (B,)
     return rewards.view(len(rows), config.group), None, {}
@@ -368,6 +371,7 @@ def train(config, credit_fn=uniform, make_prompts=one_prompt, reward_fn=outcome_
     run = prepare(config, model, tokenizer, optimizer, train_set, prompts, checkpoint,
                   reference)
     if run.step == 0:
+        run.keep(held_out)
         run.summarise(before=measure(model, tokenizer, held_out, config, "before"))
 
     with graceful_stop(run, config):
@@ -395,12 +399,16 @@ def train(config, credit_fn=uniform, make_prompts=one_prompt, reward_fn=outcome_
             run.step += 1
             metrics = {"step": run.step, "reward": float(rewards.mean()), **own, **stats,
                        **of_rollouts(rollouts, tokenizer), **clock.metrics(rollouts)}
-            run.log(metrics, own, rollouts, rewards, weights, chosen, model.config.vocab_size)
-            write_page(run, tokenizer, rollouts, rewards, weights, chosen)
+            advantages = group_advantages(rewards, config.scale_by_std)  # (N, G)
+            done = Step(chosen, rollouts, rewards, advantages, token_advantages, weights)
+            run.log(metrics, own, done, model.config.vocab_size)
+            show.of_step(run, tokenizer, done)
             run.save(model, tokenizer, optimizer)
         run.save(model, tokenizer, optimizer, last=True)
     run.end()
-    return run.summarise(after=measure(model, tokenizer, held_out, config, "after "))
+    summary = run.summarise(after=measure(model, tokenizer, held_out, config, "after "))
+    show.list_pages(run.folder, config)
+    return summary
 
 
 # ------------------------------------------------------------------------------ helpers of train
@@ -436,20 +444,13 @@ def prepare(config, model, tokenizer, optimizer, train_set, prompts, checkpoint,
 
 
 def of_rollouts(rollouts, tokenizer):
-    """What the log says of the rollouts alone: shares of the completions, and their mean length."""
-    n = len(rollouts.texts)
-    boxed = sum(verify.last_boxed(text) is not None for text in answers(rollouts, tokenizer))
+    """What the log says of the rollouts alone. `repeats`: cut off, and with two boxes or more."""
+    graded = answers(rollouts, tokenizer)
+    n, paid = len(graded), rewardable(graded, rollouts.finished.tolist())
+    boxed = sum(verify.last_boxed(text) is not None for text in graded)
+    repeats = sum(text != kept for text, kept in zip(graded, paid))
     return {"truncated": float((~rollouts.finished).float().mean()), "boxed": boxed / n,
-            "length": int(rollouts.lengths.sum()) / n}
-
-
-def write_page(run, tokenizer, rollouts, rewards, weights, chosen):
-    """A page of this step's credit, every --pages-every steps."""
-    config = run.config
-    if config.pages_every and run.step % config.pages_every == 0:
-        show.of_step(run.folder / "pages" / f"step_{run.step:05d}.html",
-                     f"{config.method}, step {run.step}", tokenizer, rollouts, rewards, weights,
-                     chosen, config.method)
+            "repeats": repeats / n, "length": int(rollouts.lengths.sum()) / n}
 
 
 # ------------------------------------------------------------------------------ the command line

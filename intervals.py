@@ -10,14 +10,14 @@ What we left out, on purpose: normal theory for large sets (the bootstrap needs 
 intervals, corrections for many comparisons: state how many you made.
 """
 import functools
-import json
 import math
-from pathlib import Path
 
 import mpmath  # comes with sympy
 import torch
 
 from engine.errors import BadInput, printable
+from engine.lines import wrapped
+from engine.samples import asked_differently, read_samples
 
 Z = 1.959964  # 97.5 % point of the normal distribution
 
@@ -138,55 +138,6 @@ def problems_needed(d):
 # ---------------------------------------------------------------- files of samples, side by side
 
 
-def read_samples(path):
-    """{benchmark: (header, {id: its n records})} and the size of all whole lines, in bytes."""
-    found, raw = {}, Path(path).read_bytes()
-    whole = raw[:raw.rfind(b"\n") + 1]  # a run that was killed leaves half a line
-    for number, line in enumerate(whole.split(b"\n")[:-1], 1):
-        try:
-            record = json.loads(line)
-            if "header" in record:
-                int(record["header"]["samples"])
-                found[record["header"]["data"]] = record["header"], {}
-            else:
-                made = found[record["data"]][1].setdefault(record["id"], {})
-                made[record["sample"]] = record
-                if record["strict"] not in (True, False):
-                    raise ValueError
-        except (ValueError, KeyError, TypeError, RecursionError):
-            raise BadInput(f"{path}, line {number}: no sample of evaluate.py.") from None
-    complete = {data: (header, {i: list(made.values()) for i, made in rows.items()
-                                if len(made) == header["samples"]})
-                for data, (header, rows) in found.items()}
-    return complete, len(whole)
-
-
-def asked_differently(old, new):
-    """How the prompts of two headers differ, as a phrase; "" if they do not."""
-    if None in (old.get("first_prompt"), new.get("first_prompt")):
-        same = old.get("first_prompt") == new.get("first_prompt")
-        return "" if same else "one of them, an older file, does not hold its prompts"
-    a, b = (str(header["first_prompt"]) for header in (old, new))
-    if a != b:
-        at = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
-        at = max(0, at - 20)
-        return (f"the first prompt was ...{a[at:at + 60]!r}, and is now ...{b[at:at + 60]!r} "
-                "(chat template?)")
-    if old.get("prompts_sha256") != new.get("prompts_sha256"):
-        return f"the prompts differ, though not the first (prompts_sha256 " \
-               f"{old.get('prompts_sha256')!r} and {new.get('prompts_sha256')!r})"
-    if old.get("tokens_sha256") != new.get("tokens_sha256"):
-        a, b = (header.get("first_ids") or [] for header in (old, new))
-        return (f"another tokenizer wrote the same prompts in other tokens (the first in {len(a)}, "
-                f"now in {len(b)}, tokens_sha256 {old.get('tokens_sha256')!r} and "
-                f"{new.get('tokens_sha256')!r})")
-    reading = [header.get("reading_sha256") for header in (old, new)]
-    if None not in reading and reading[0] != reading[1]:
-        return ("another tokenizer reads the model's tokens as other text (reading_sha256 "
-                f"{reading[0]!r} and {reading[1]!r})")
-    return ""
-
-
 def pools(sizes):
     """Rows of a table from {benchmark: N}: (title, benchmarks, weights), averages if several."""
     rows, total = [(name, [name], [1.0]) for name in sizes], sum(sizes.values())
@@ -201,51 +152,145 @@ def compare(paths_a, paths_b):
         files = [read_samples(path)[0] for path in [*paths_a, *paths_b]]
     except OSError as error:
         raise BadInput(f"--compare {error.filename}: {error.strerror}.") from None
-    scores, rows = {}, []
-    for name in [name for name in files[0] if all(name in file for file in files)]:
-        ids = [i for i in files[0][name][1] if all(i in file[name][1] for file in files)]
-        for k in ("problems", "data_sha256", "samples", "temperature", "top_p", "top_k",
-                  "max_new_tokens", "thinking", "code_sha256"):
-            if len({file[name][0].get(k) for file in files}) > 1:
-                print(f"note: {printable(name)}: {k} is {[file[name][0].get(k) for file in files]}")
-        told = {asked_differently(files[0][name][0], file[name][0]) for file in files} - {""}
-        for difference_of_prompts in sorted(told)[:1]:
-            print(f"note: {printable(name)}: the files were asked differently: "
-                  f"{difference_of_prompts}")
-        if len(ids) > 1:
-            scores[name] = torch.tensor(
-                [[sum(r["strict"] for r in file[name][1][i]) / len(file[name][1][i]) for i in ids]
-                 for file in files], dtype=torch.float64)                            # (files, N)
+
+    scores = {}
+    for name in files[0]:
+        if all(name in file for file in files):
+            say_what_differs(name, [file[name][0] for file in files])
+            samples = [file[name][1] for file in files]
+            ids = [i for i in samples[0] if all(i in rows for rows in samples)]
+            if len(ids) > 1:
+                means = [[share_right(rows[i]) for i in ids] for rows in samples]
+                scores[name] = torch.tensor(means, dtype=torch.float64)              # (files, N)
     if not scores:
         raise BadInput("--compare: no benchmark has two problems that are in every file.")
+
+    rows = []
     for title, names, weights in pools({name: x.shape[1] for name, x in scores.items()}):
         sizes = [scores[name].shape[1] for name in names]
         x = torch.cat([scores[name] * (w * sum(sizes) / n)  # so the plain mean is the weighted one
                        for name, w, n in zip(names, weights, sizes)], 1)             # (files, N)
-        a, b = x[:len(paths_a)], x[len(paths_a):]
-        d = b.mean(0) - a.mean(0)                                                    # (N,)
-        low, high = middle95(difference(a, b, sizes))[:, 0].tolist()
-        better, worse, p = sign_test(d)
-        rows.append(dict(
-            name=title, problems=len(d), a=a.mean().item(), b=b.mean().item(), low=low, high=high,
-            difference=d.mean().item(), better=better, worse=worse, p=p, needed=problems_needed(d),
-            verdict="B better" if low > 0 else "B worse" if high < 0 else "not distinguishable"))
+        rows.append({"name": title, **b_against_a(x[:len(paths_a)], x[len(paths_a):], sizes)})
     return rows
+
+
+def share_right(records):
+    """Of one problem's samples, strictly."""
+    return sum(record["strict"] for record in records) / len(records)
+
+
+def say_what_differs(name, headers):
+    """A note on each setting of this benchmark in which the files are not alike."""
+    for key in ("problems", "data_sha256", "samples", "temperature", "top_p", "top_k",
+                "max_new_tokens", "thinking", "code_sha256"):
+        values = [header.get(key) for header in headers]
+        if len(set(values)) > 1:
+            print(f"note: {printable(name)}: {key} is {values}")
+    told = {asked_differently(headers[0], header) for header in headers} - {""}
+    for difference_of_prompts in sorted(told)[:1]:
+        print(f"note: {printable(name)}: the files were asked differently: "
+              f"{difference_of_prompts}")
+
+
+def b_against_a(a, b, sizes):
+    """A row of `compare` from scores a (S_a, N), b (S_b, N), a line of `sizes` a benchmark."""
+    d = b.mean(0) - a.mean(0)                                                        # (N,)
+    low, high = middle95(difference(a, b, sizes))[:, 0].tolist()
+    better, worse, p = sign_test(d)
+    verdict = "not distinguishable"
+    if low > 0:
+        verdict = "B better"
+    if high < 0:
+        verdict = "B worse"
+    return dict(problems=len(d), a=a.mean().item(), b=b.mean().item(), difference=d.mean().item(),
+                low=low, high=high, better=better, worse=worse, p=p, needed=problems_needed(d),
+                verdict=verdict)
+
+
+# ---------------------------------------------------------------- as a table of 80 columns
+
+
+def fitted(name, width):
+    """A name for a column of this width, the rest of a longer one cut away."""
+    name = printable(name)
+    return name if len(name) <= width else name[:width - 1] + "\u2026"
+
+
+def print_results(results, ks, majority=False):
+    """Tables, 80 columns wide, of {benchmark: dict of evaluate}: per cent, 95 % intervals."""
+    wide = {"accuracy": "accuracy (strict)"} | {f"pass@{k}": f"Pass@{k}" for k in ks}
+    slim = ["lenient", *["majority"] * majority, "truncated", "length"]
+    heads = ["problems", *wide.values(), *slim]
+    widths = [10, *[22] * len(wide), *[11] * len(slim)]
+
+    rows = []
+    for title, names, weights in pools({name: r["problems"] for name, r in results.items()}):
+        per_problem = [results[name]["per_problem"] for name in names]
+        mean, low, high = averaged(per_problem, weights, [*wide, *slim])
+        cells = [f"{sum(results[name]['problems'] for name in names)}"]
+        cells += [f"{100 * m:.1f} [{100 * a:.1f}, {100 * b:.1f}]"
+                  for m, a, b in zip(mean, low, high)][:len(wide)]
+        cells += [f"{m if column == 'length' else 100 * m:.1f}"
+                  for column, m in zip(slim, mean[len(wide):])]
+        rows.append((title, cells))
+
+    first = 0
+    while first < len(heads):  # as many columns side by side as fit
+        last = first + 1
+        while last < len(heads) and 23 + sum(widths[first:last + 1]) <= 80:
+            last += 1
+        print()
+        for title, cells in [("benchmark", heads), *rows]:
+            parts = [f"{cells[i]:>{widths[i]}}" for i in range(first, last)]
+            print(f"{fitted(title, 22):23}" + "".join(parts))
+        first = last
+
+
+def averaged(per_problem, weights, columns):
+    """Weighted mean of benchmarks and its interval: (mean, low, high), lists, a column each.
+
+    The interval adds up those of the benchmarks (MOVER): its lower half is
+    sqrt(sum_b (w_b (m_b - low_b))^2), the upper alike, so small sets keep their correction.
+    """
+    mean, below, above = 0, 0, 0
+    for scores, w in zip(per_problem, weights):
+        x = torch.tensor([scores[column] for column in columns], dtype=torch.float64)  # (S, N)
+        m, (low, high) = x.mean(1), interval(x.T.clamp(max=1))                         # (S,) each
+        mean = mean + w * m
+        below = below + (w * (m - low)) ** 2
+        above = above + (w * (high - m)) ** 2
+    low = (mean - below.sqrt()).clamp(min=0)
+    return mean.tolist(), low.tolist(), (mean + above.sqrt()).tolist()
 
 
 def print_comparison(args):
     """Split the files of --compare into A and B and print what `compare` finds."""
     cut = args.index("vs") if "vs" in args else 1 if len(args) == 2 else 0
-    sides = args[:cut], args[cut + ("vs" in args):]
-    if not all(sides):
+    a, b = args[:cut], args[cut + ("vs" in args):]
+    if not a or not b:
         raise BadInput("--compare: give two files, or the word vs between those of A and of B.")
-    print(f"A: {' '.join(sides[0])}\nB: {' '.join(sides[1])}\n")
-    print(f"{'benchmark':22}{'problems':>8}{'A':>7}{'B':>7}{'B - A':>8}{'95 % interval':>16}"
-          f"{'better/worse':>14}{'sign p':>8}{'needed':>8}")
-    for r in compare(*sides):
-        print(f"{printable(r['name']):22}{r['problems']:8}{100 * r['a']:7.1f}{100 * r['b']:7.1f}"
-              f"{100 * r['difference']:+8.1f}"
-              + f"[{100 * r['low']:+.1f}, {100 * r['high']:+.1f}]".rjust(16)
-              + f"{r['better']}/{r['worse']}".rjust(14)
-              + f"{r['p']:8.3f}{r['needed']:8}  {r['verdict']}")
-    print("\nneeded: problems at which a true difference of 1 point would show 4 times in 5")
+    print(wrapped(f"A: {' '.join(a)}", 80))
+    print(wrapped(f"B: {' '.join(b)}", 80) + "\n")
+    print(f"{'benchmark':32}{'problems':>9}{'A':>7}{'B':>7}{'B - A':>8}{'95 % interval':>17}")
+    for r in compare(a, b):
+        ends = f"[{100 * r['low']:+.1f}, {100 * r['high']:+.1f}]"
+        p = f"{r['p']:.3f}" if r["p"] >= 0.001 else "<0.001"
+        print(f"{fitted(r['name'], 31):32}{r['problems']:9}{100 * r['a']:7.1f}{100 * r['b']:7.1f}"
+              f"{100 * r['difference']:+8.1f}{ends:>17}")
+        print(f"  {r['verdict']}; better/worse {r['better']}/{r['worse']}; sign p {p}; "
+              f"needed {r['needed']}")
+    print("\nbetter/worse: problems; sign p: of the sign test on these two numbers\n"
+          "needed: problems at which a true difference of 1 point would show 4 times in 5")
+    print(about_seeds(len(a), len(b)))
+
+
+def about_seeds(a, b):
+    """What so many runs a side can say, in a sentence; two runs a side say something of both."""
+    if a == b == 1:
+        return ("one run each: this is about these two checkpoints, not about the methods; give\n"
+                "several seeds a side")
+    if a == 1 or b == 1:
+        side = "A" if a == 1 else "B"
+        return (f"one run of {side}: what another seed of it would give is not in the interval; "
+                "give\nseveral seeds a side")
+    return f"{a} runs of A, {b} of B: the interval is over problems and seeds"

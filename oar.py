@@ -123,7 +123,7 @@ def main(argv=None):
     if config.draws < 1:
         raise BadInput(f"--draws {config.draws}: must be at least 1.")
     if config.chunk < 0 or config.chunk == 1:
-        raise BadInput(f"--chunk {config.chunk}: 0, or at least 2, because one copy is left unchanged.")
+        raise BadInput(f"--chunk {config.chunk}: 0, or at least 2, because one copy is unchanged.")
     train(config, credit(config))
 
 

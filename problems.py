@@ -21,6 +21,7 @@ code. A set that needs more is best turned into a .jsonl file first.
 
 import argparse
 import functools
+import hashlib
 import json
 import os
 import sys
@@ -105,16 +106,22 @@ def say_repeated(rows, where):
 
 
 def load_split(config):
-    """(training rows, held-out rows); of a .jsonl file the latter are its last tenth, at most.
+    """(training rows, held-out rows); of a .jsonl file the latter are a tenth of it, at most.
 
-    No problem is in both: a training row that repeats a held-out one is left out, which is said.
+    Which tenth depends on the problems' texts alone: a sorted file is not split by its order, and
+    runs of different seeds hold out the same problems, so that they can be compared. No problem is
+    in both: a training row that repeats a held-out one is left out, which is said.
     """
     own = config.data.endswith(".jsonl")
     rows, wanted = load_problems(config.data, "train"), config.eval_problems
     if own:
         different = list({same_problem(row): row for row in rows}.values())
         n = min(wanted, len(different) // 10)
-        held_out = different[len(different) - n:]
+        different.sort(key=lambda row: hashlib.sha256(same_problem(row).encode()).digest())
+        held_out = different[:n]
+        if held_out:
+            print(printable(f"{config.data}: {n:,} problems are held out, drawn from the whole "
+                            "file; every --seed gets the same"), file=sys.stderr)
         if wanted and not n:
             print(printable(f"{config.data}: fewer than ten different problems, so none is held "
                             "out and accuracy is not measured"), file=sys.stderr)

@@ -46,6 +46,7 @@ class Rollouts:
     finished: torch.Tensor        # (B,) bool, False where max_new_tokens cut the row
     logprobs: torch.Tensor        # (B, T) fp32, log softmax(logits / T) of the draw; 0 on padding
     texts: list                   # B strings, special tokens left out
+    entropy: torch.Tensor = None  # (B, T) nats, 0 where nothing was scored: grpo.update fills it in
 
     @property
     def completion_mask(self):
@@ -162,6 +163,17 @@ def opens_a_thought(prompt):
     the request for a box is the problem's, whoever wrote that."""
     added = prompt.rpartition(r"\boxed{}")[2]
     return added.rfind("<think>") > added.rfind("</think>")
+
+
+def rewardable(texts, finished):
+    r"""What can earn a reward: "" for a text that was cut off and has two boxes or more.
+
+    It had given its answer and did not stop. If it were paid for that, stopping would not be
+    learned, and where the cut fell would decide which box is the last one. `evaluate.py` counts
+    that last box: it measures what was said. finished: one bool for each text.
+    """
+    return ["" if not done and text.count(r"\boxed") > 1 else text
+            for text, done in zip(texts, finished)]
 
 
 # -------------------------------------------------------------------------- one token

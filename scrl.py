@@ -42,7 +42,7 @@ import verify
 from engine.errors import BadInput, run_cli
 from engine.flags import flags, parse
 from grpo import group_advantages, train
-from rollout import answers
+from rollout import answers, rewardable
 
 # The embedded model was warmed up on this very sentence (data/make_tiny.py): one token of its own.
 INSTRUCTION = (r" Solve the numbered problems in order, each inside its own tags <p1> </p1>,"
@@ -144,8 +144,9 @@ def subproblem_reward(rollouts, rows, config, tokenizer, model=None):
     A = torch.zeros(mask.shape)                                          # (B, T)
     rewards, formed, solved = [], [], []
     graded = answers(rollouts, tokenizer)
+    originals = rewardable(graded, rollouts.finished.tolist())           # a curriculum has K boxes
     for start, row in zip(range(0, len(mask), 2 * n), rows):
-        texts = graded[start:start + 2 * n]
+        texts = graded[start:start + n] + originals[start + n:start + 2 * n]
         spans = [find_spans(text, len(row["subproblems"])) for text in texts[:n]]
         r, original = verdicts(texts, spans, row)                        # (n, K), (n,)
         halves = torch.stack([r[:, -1], original])                       # (2, n)

@@ -5,13 +5,12 @@
     python grail.py                          # ends with the credit of one completion, both ways
     python examples/show_credit.py           # five methods on a right and a wrong completion
 
-A page is one file: no fonts, images or scripts from elsewhere. A model's text is escaped in it, and
-control characters are shown, not obeyed, as they are in the terminal.
+What is on a page is decided here, how it looks in engine/pages.py.
 
 What we left out, on purpose: a server, a plotting library, pages of more than a few completions.
 """
 import argparse
-import html
+import json
 import math
 import os
 import sys
@@ -19,15 +18,22 @@ from pathlib import Path
 
 import torch
 
+import controls
 import problems
 import saliency
 import verify
+from engine import pages
+from engine.arithmetic import first_false
 from engine.errors import BadInput, printable, run_cli
+from engine.files import write
+from engine.pages import strength
+from engine.runs import example_of, next_commands
 from logprobs import forward_pass
 from models import load_tokenizer
 from rollout import Rollouts, answers, longest_row, pad, sample
 
-# ------------------------------------------------------------------------------ one scale
+NAMES = {"grpo": "GRPO", "grail": "GRAIL", "oar": "OAR", "delta": "DelTA", "scrl": "SCRL",
+         "vine": "VinePPO"}
 
 
 def pieces(tokenizer, ids):
@@ -35,17 +41,6 @@ def pieces(tokenizer, ids):
     texts = [tokenizer.decode(ids[:n], clean_up_tokenization_spaces=False)
              for n in range(len(ids) + 1)]
     return [texts[n + 1][len(texts[n].rstrip("\ufffd")):] for n in range(len(ids))]
-
-
-def strength(weight):
-    """Where a weight stands between half and double, on a log scale: -1 to 1, 0 at weight 1."""
-    return -1.0 if weight <= 0 else max(-1.0, min(1.0, math.log2(weight)))
-
-
-def shade(weight):
-    """Colour of a weight: blue below 1, white at 1, red above; (r, g, b), each 0-255."""
-    fade = round(255 - 155 * abs(strength(weight)))
-    return (255, fade, fade) if weight > 1 else (fade, fade, 255)
 
 
 # ------------------------------------------------------------------------------ in a terminal
@@ -74,54 +69,31 @@ def coloured(tokens, weights, colours=True):
     return "".join(out)
 
 
-# ------------------------------------------------------------------------------ as a page
-
-STYLE = """
-:root{color-scheme:light dark;--fg:#1b1f24;--bg:#fff;--soft:#59636e;--line:#d1d9e0;--card:#f6f8fa;
---more:214 58 28;--less:28 98 230}
-@media(prefers-color-scheme:dark){:root{--fg:#e8ecf1;--bg:#0f1216;--soft:#9aa6b2;--line:#333b44;
---card:#181c22;--more:226 74 48;--less:52 116 240}}
-body{font:16px/1.5 system-ui,sans-serif;color:var(--fg);background:var(--bg);
-margin:1.5rem 1.5rem 5rem}
-h1{font-size:1.35rem}h2{font-size:1.05rem;margin:2rem 0 .6rem;overflow-wrap:anywhere}
-h3{font-size:1rem;margin:0 0 .4rem}p,li{max-width:70ch}
-.row{display:grid;gap:1rem;grid-template-columns:repeat(auto-fit,minmax(min(100%,13rem),1fr))}
-.row>section{background:var(--card);border:1px solid var(--line);border-radius:6px;padding:.8rem}
-.text{font:15px/1.9 ui-monospace,monospace;white-space:pre-wrap;overflow-wrap:anywhere;margin:0}
-.text span,.key span{padding:.12em 0;border-radius:2px}.key span{padding:.12em .6em}
-.key{display:block;white-space:nowrap;margin-top:.4rem}
-.m{background:rgb(var(--more)/var(--a))}.l{background:rgb(var(--less)/var(--a))}
-.rim{text-decoration:underline dotted 2px;text-underline-offset:.3em}
-.content{text-decoration:underline solid 2px;text-underline-offset:.3em}
-.same,.text span:hover{outline:2px solid var(--fg)}
-.text span:hover::after{content:attr(data-tip);position:fixed;left:0;right:0;bottom:0;z-index:1;
-padding:.7rem 1.5rem;background:var(--fg);color:var(--bg);white-space:pre-wrap;line-height:1.4}
-.figures{color:var(--soft);font-size:.9rem;margin:.6rem 0 0;font-variant-numeric:tabular-nums}
-"""
-# Frames the token under the pointer under the other methods, too.
-SCRIPT = """
-addEventListener("mouseover", event => {
-  const token = event.target.closest("[data-i]");
-  document.querySelectorAll(".same").forEach(other => other.classList.remove("same"));
-  if (token) token.closest("article").querySelectorAll(`[data-i="${token.dataset.i}"]`)
-    .forEach(other => other.classList.add("same"));
-});
-"""
+# ------------------------------------------------------------------------------ a completion
 
 
-def escaped(text):
-    """Text of whoever wrote it, harmless between tags and in a quoted attribute."""
-    return html.escape(printable(text))
+def first_false_line(problem, text):
+    """Where the first false line of arithmetic stands: (begin, end) in characters, or None.
 
-
-def entry(tokenizer, ids, problem, reward, methods):
-    """One completion for `page`, a dict.
-
-    ids: its n tokens. methods: {name: (weights, saliency or None)}, n floats each.
+    Of the embedded problems all steps are known, so that a line that does not go on from the one
+    before it is false as well (controls.first_slip). Of others only what it says can be checked.
     """
-    text = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    return {"tokens": pieces(tokenizer, ids), "problem": problem, "reward": reward,
-            "box": saliency.answer_span(tokenizer, ids, text), "methods": methods}
+    if not controls.STATEMENT.search(problem):
+        return first_false(text)
+    slip = controls.first_slip(problem, text)
+    if slip and "=" in text[slice(*slip)]:
+        return slip[0], slip[0] + len(text[slice(*slip)].rstrip())
+    return None  # a guess has no line, and what is wrong in the box alone is no arithmetic
+
+
+def tokens_within(tokens, span):
+    """The tokens that have a character in (begin, end): a range; empty without a span."""
+    end, touched = 0, []
+    for i, token in enumerate(tokens):
+        begin, end = end, end + len(token)
+        if span and begin < span[1] and end > span[0]:
+            touched.append(i)
+    return range(touched[0], touched[-1] + 1) if touched else range(0)
 
 
 def z_scores(s, end):
@@ -131,95 +103,160 @@ def z_scores(s, end):
     return z.tolist() + [math.nan] * (len(s) - end)
 
 
-def column(name, weights, s, tokens, box):
-    """One method's <section>: its tokens, and how concentrated its weights are."""
-    start, content, close, end = box or (len(tokens),) * 4
-    z, spans = z_scores(s, start) if s and start > 1 else [math.nan] * len(tokens), []
-    for i, (token, weight) in enumerate(zip(tokens, weights)):
-        kind = ["m" if weight > 1 else "l"]
-        kind += ["content" if content <= i < close else "rim"] * (start <= i < end)
-        shown = token.replace("\n", "\u23ce")
-        tip = [f"token {i} \u2039{shown}\u203a", name]
-        tip += [f"saliency {s[i]:.2e}"] if s else []
-        tip += [] if math.isnan(z[i]) else [f"z {z[i]:+.2f}"]
-        tip = escaped("   ".join([*tip, f"weight {weight:.3f}"]))
-        text = escaped(token).replace("\n", "\u23ce\n")
-        spans.append(f'<span class="{" ".join(kind)}" style="--a:{0.6 * abs(strength(weight)):.2f}"'
-                     f' data-i="{i}" data-tip="{tip}">{text}</span>')
-    w, on = torch.tensor([weights]), torch.ones(1, len(weights), dtype=torch.bool)  # (1, n) each
-    ess, top = saliency.effective_sample_size_ratio(w, on).item(), saliency.top_mass(w, on).item()
-    return (f'<section><h3>{escaped(name)}</h3><p class="text">{"".join(spans)}</p>'
-            f'<p class="figures">ESS ratio {ess:.2f} \u00b7 heaviest 10&nbsp;% hold '
-            f'{100 * top:.0f}&nbsp;% \u00b7 mean weight {w.mean().item():.2f}</p></section>')
+def figures(weights):
+    """How concentrated n weights are: the line under a column, HTML of our own alone."""
+    w = torch.tensor([weights])                               # (1, n)
+    on = torch.ones(1, len(weights), dtype=torch.bool)        # (1, n)
+    ess = saliency.effective_sample_size_ratio(w, on).item()
+    top = saliency.top_mass(w, on).item()
+    return (f"ESS ratio {ess:.2f} \u00b7 heaviest 10&nbsp;% hold {100 * top:.0f}&nbsp;% \u00b7 "
+            f"mean weight {w.mean().item():.2f}")
 
 
-def page(title, completions):
-    """The page (str) of a few completions, see `entry`, each under its methods side by side."""
-    key = "".join(f'<span class="{"m" if w > 1 else "l"}" '
-                  f'style="--a:{0.6 * abs(strength(w)):.2f}">{label}</span>' for w, label in
-                  [(.5, "\u00bd or less"), (.7, "0.7"), (1, "1"), (1.4, "1.4"), (2, "2 or more")])
-    articles = []
-    for it in completions:
-        columns = [column(name, weights, s, it["tokens"], it["box"])
-                   for name, (weights, s) in it["methods"].items()]
-        verdict = "right" if it["reward"] > 0 else "wrong"
-        articles.append(f'<article><h2>{verdict} (reward {it["reward"]:g}): '
-                        f'{escaped(it["problem"])}</h2>'
-                        f'<div class="row">{"".join(columns)}</div></article>')
-    title = escaped(title)
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>{title}</title><style>{STYLE}</style></head><body>
-<h1>{title}</h1>
-<p>A token's weight multiplies its share of the advantage; GRPO's is 1.
-<span class="key">{key}</span></p>
-<p>Underlined: <span class="rim">the box</span> and <span class="content">its content</span>. Point
-at a token to read its numbers below and to frame it under every method; z is that of the logarithm
-of the saliency, over the tokens before the box. ESS ratio: the effective sample size of the weights
-over the number of tokens, 1 where all are equal.</p>
-{"".join(articles)}
-<script>{SCRIPT}</script></body></html>
-"""
+def entry(tokenizer, ids, problem, reward, methods, **known):
+    """One completion for a page, a dict.
 
-
-def of_step(path, title, tokenizer, rollouts, rewards, weights, rows, method, each=2):
-    """Write the page of a training step: up to `each` right and wrong completions, GRPO beside.
-
-    rewards (N, G), weights (B, T) of `method`, rows: the N problems. Completions without a gradient
-    have weights 0 and are left out; of each problem at most one of either verdict is taken.
+    ids: its n tokens. methods: {name: (weights, saliency or None, note)}, n floats each; the note
+    says what a reader should know of this column. known, all optional: gold (str), A (float), own
+    (n advantages of the tokens), p and entropy (n floats each), twins (int, completions alike).
     """
-    G, found, seen = rewards.shape[1], [], set()
-    for i in range(len(weights)):
-        ids = rollouts.completion_ids[i, :rollouts.lengths[i]].tolist()
-        w, reward = weights[i, :len(ids)].tolist(), float(rewards[i // G, i % G])
-        sort = reward > 0
-        if any(w) and (i // G, sort) not in seen and sum(s == sort for _, s in seen) < each:
-            seen.add((i // G, sort))
-            found.append(entry(tokenizer, ids, rows[i // G]["problem"], reward,
-                               {"GRPO": ([1.0] * len(ids), None), method: (w, None)}))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page(title, sorted(found, key=lambda it: -it["reward"])), encoding="utf-8")
+    text = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    tokens = pieces(tokenizer, ids)
+    box = saliency.answer_span(tokenizer, ids, text)
+    columns = []
+    for name, (weights, s, note) in methods.items():
+        z = [math.nan] * len(ids)
+        if s and box and box[0] > 1:
+            z = z_scores(s, box[0])
+        columns.append(dict(name=name, weights=weights, s=s, z=z, note=note,
+                            figures=figures(weights)))
+    slip = tokens_within(tokens, first_false_line(problem, "".join(tokens)))
+    return dict(tokens=tokens, problem=problem, reward=reward, box=box, slip=slip, methods=columns,
+                **known)
 
 
-def last_steps(summary):
+# ------------------------------------------------------------------------------ a run's pages
+
+
+def of_method(config, weights, A):
+    """A column's name and note: what this run's settings make of a completion with advantage A."""
+    name = NAMES[config.method]
+    if config.credit != "method":
+        name += f", --credit {config.credit}"
+    if config.method != "grail":
+        return name, ""
+    note = "the released code's weights" if config.as_released else f"--reweight {config.reweight}"
+    if set(weights) == {1.0}:
+        kind = "right" if A > 0 else "wrong"
+        if {"wrong": A > 0, "correct": A <= 0}.get(config.reweight):
+            note += f": {kind} completions stay at weight 1"
+        else:
+            note += ": no signal here, for there are not two tokens before a box"
+    return name, note
+
+
+def of_step(run, tokenizer, done, each=2):
+    """Write the page of a training step, every --pages-every steps, and the list of all pages.
+
+    done: a Step. Up to `each` right and wrong completions are shown, GRPO beside, first those that
+    the method weighs otherwise than GRPO. What has no gradient has weights 0 and is left out; of a
+    problem at most one of either verdict is taken.
+    """
+    config = run.config
+    if not config.pages_every or run.step % config.pages_every:
+        return
+    G, found, seen = done.rewards.shape[1], [], set()
+    moved = ((done.weights != 0) & (done.weights != 1)).any(1).tolist()
+    for i in sorted(range(len(moved)), key=lambda i: not moved[i]):
+        example = example_of(done, i)
+        right = example["reward"] > 0
+        taken = (i // G, right) in seen or sum(other == right for _, other in seen) == each
+        if any(example["weights"]) and not taken:
+            seen.add((i // G, right))
+            found.append(beside_grpo(config, tokenizer, example, twins(done.rollouts, i, G)))
+    found.sort(key=lambda it: -it["reward"])
+
+    folder = run.folder / "pages"
+    folder.mkdir(exist_ok=True)
+    path = folder / f"step_{run.step:05d}.html"
+    before = [page for page in sorted(folder.glob("step_*.html")) if page.name < path.name][-1:]
+    links = [("previous", page.name) for page in before] + [("all pages", "index.html")]
+    title = f"{NAMES[config.method]}, step {run.step} of {config.steps}"
+    reward = float(done.rewards.mean())
+    about = f"reward {reward:.3f} in this step; {about_run(run.folder, config)}"
+    write(path, pages.page(title, found, about, links))
+    for page in before:
+        pages.link_to_next(page, path.name)
+    list_pages(run.folder, config)
+
+
+def twins(rollouts, i, G):
+    """How many other completions of the same problem say the same as row i."""
+    group = range(i - i % G, i - i % G + G)
+    return sum(rollouts.sampled[j] == rollouts.sampled[i] for j in group) - 1
+
+
+def beside_grpo(config, tokenizer, example, alike=0):
+    """`entry` of an engine.runs.example_of: GRPO's weights and those of the run's method."""
+    ids, weights = example["ids"], example["weights"]
+    name, note = of_method(config, weights, example["A"])
+    methods = {"GRPO": ([1.0] * len(ids), None, "")}
+    if name != "GRPO":
+        methods[name] = (weights, None, note)
+    known = {key: example[key] for key in ("gold", "A", "own", "p", "entropy")}
+    return entry(tokenizer, ids, example["problem"], example["reward"], methods, twins=alike,
+                 **known)
+
+
+def about_run(folder, config):
+    """The model, the problems, and the accuracy on held-out ones as far as it was measured."""
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    told = [f"{when} the training {100 * summary[when]['sampled']['accuracy']:.1f} % sampled, "
+            f"{100 * summary[when]['greedy']['accuracy']:.1f} % greedy"
+            for when in ("before", "after") if summary.get(when)]
+    accuracy = f"; accuracy on held-out problems: {'; '.join(told)}" if told else ""
+    return f"{config.model} on {config.data}{accuracy}"
+
+
+def list_pages(folder, config):
+    """Write pages/index.html: every page of the run's steps, with the step's figures."""
+    at = folder / "pages"
+    if not at.is_dir():
+        return
+    steps = [json.loads(line) for line in (folder / "metrics.jsonl").open(encoding="utf-8")]
+    rows = [dict(step, href=f"step_{step['step']:05d}.html") for step in steps]
+    rows = [row for row in rows if (at / row["href"]).exists()]
+    links = [("one completion of the last step", "../credit.html")]
+    links = [link for link in links if (at / link[1]).exists()]
+    title = f"{NAMES[config.method]}: pages of {folder.name}"
+    write(at / "index.html", pages.contents(title, about_run(folder, config), rows, links))
+
+
+def last_steps(summary, config):
     """Print one completion of the last steps, coloured by its weights, and write it as a page."""
     folder, example = Path(summary["folder"]), summary["example"]
     if example is None:
         print("no completion was trained, so there is none to show")
         return
     tokenizer = load_tokenizer(folder, str(folder / "checkpoint"))
-    ids, w = example["ids"], example["weights"]
+    A, shown = example["A"], beside_grpo(config, tokenizer, example)
+    slip = "".join(shown["tokens"][i] for i in shown["slip"])
     print(f"\nOne completion (reward {example['reward']:.0f}) of: "
           f"{printable(example['problem'])}\n"
-          "blue: less of the advantage than GRPO gives, plain: the same, red: more"
-          f"{'' if in_colours() else ' (colours are off)'}\n")
-    print(coloured(pieces(tokenizer, ids), w, in_colours()))
-    both = {"GRPO": ([1.0] * len(ids), None), "GRAIL": (w, None)}
-    shown = entry(tokenizer, ids, example["problem"], example["reward"], both)
-    (folder / "credit.html").write_text(page("GRAIL's credit", [shown]), encoding="utf-8")
-    print(f"\nas a page: {folder}/credit.html\n"
-          "next: python grail.py --reweight both, python grpo.py (the baseline), "
-          f"python evaluate.py --model {folder}/checkpoint --data arithmetic --samples 8 --k 1,8")
+          f"right answer: {printable(example['gold'])}"
+          f"{'; first false line: ' + printable(slip.strip()) if slip else ''}\n"
+          f"A = {A:+.3g}: red is {'praised' if A > 0 else 'blamed'} more than under GRPO, blue "
+          f"less{'' if in_colours() else ' (colours are off)'}\n")
+    print(coloured(shown["tokens"], example["weights"], in_colours()))
+
+    links = [("pages of the steps", "pages/index.html")]
+    links = [link for link in links if (folder / link[1]).exists()]
+    about = f"step {summary['step']}; {about_run(folder, config)}"
+    write(folder / "credit.html", pages.page("GRAIL's credit", [shown], about, links))
+    list_pages(folder, config)
+    print(f"\nas a page: {folder}/credit.html")
+    print("next, the baseline and this model on problems that it was not trained on:")
+    print("\n".join(f"  {command}" for command in next_commands(folder, config)))
 
 
 # ------------------------------------------------------------------------------ the command line

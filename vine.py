@@ -35,7 +35,7 @@ from engine.errors import BadInput, run_cli
 from engine.flags import flags, parse
 from engine.seeds import seed_for
 from grpo import outcome_reward, train
-from rollout import longest_row, sample, without_thoughts
+from rollout import longest_row, rewardable, sample, without_thoughts
 from verify import verify_all
 
 
@@ -64,22 +64,27 @@ def verdicts(model, tokenizer, prompts, prefixes, rows, samples, max_new_tokens,
     starts = [prompt + prefix for prompt, prefix in zip(prompts, prefixes)]
     left = [max_new_tokens - len(prefix) for prefix in prefixes]  # P counts of tokens
     context, _ = longest_row(model.config)
-    completions, tokens = [None] * (len(starts) * samples), 0
+    completions, finished, tokens = {}, {}, 0
     for some in rows_that_fit([len(start) for start in starts], left, context):
         more = sample(model, tokenizer, [starts[i] for i in some], samples=samples, keys=some,
                       max_new_tokens=max(left[i] for i in some), temperature=temperature,
                       seed=seed, batch_size=batch_size)
         tokens += int(more.lengths.sum())
         # What a row says beyond its own tokens is cut off, which changes nothing before it.
-        for k, ids in enumerate(more.sampled):
+        for k, (ids, done) in enumerate(zip(more.sampled, more.finished.tolist())):
             i = some[k // samples]
-            completions[i * samples + k % samples] = prefixes[i] + ids[:left[i]]
+            at = i * samples + k % samples
+            completions[at] = prefixes[i] + ids[:left[i]]
+            finished[at] = done and len(ids) <= left[i]
+    completions = [completions[k] for k in sorted(completions)]
+    finished = [finished[k] for k in sorted(finished)]
     texts = tokenizer.batch_decode(completions, skip_special_tokens=True,
                                    clean_up_tokenization_spaces=False)
     asked_by = [prompt for prompt in prompts for _ in range(samples)]  # P * K lists of ids
     texts = without_thoughts(tokenizer, asked_by, completions, texts)
     asked = [(row["answer"], row["problem"]) for row in rows for _ in range(samples)]
-    right = verify_all([(text, *gold) for text, gold in zip(texts, asked)], strict=True)
+    triples = [(text, *gold) for text, gold in zip(rewardable(texts, finished), asked)]
+    right = verify_all(triples, strict=True)
     return torch.tensor(right).float().view(-1, samples), tokens
 
 

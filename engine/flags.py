@@ -18,13 +18,25 @@ from engine.errors import BadInput, at_most
 # chosen with grpo.py alone and frozen before any other method was run.
 DEMO = dict(data="arithmetic", device="cpu", steps=40, prompts=16, max_new_tokens=72, lr=1e-4,
             warmup=5, tokens_per_microbatch=8192, eval_problems=200, eval_samples=4,
-            save_every=0)
+            save_every=2)  # a save takes a tenth of a step
 # Long chains in small batches: where it pays to know which line was wrong (data/make_tiny.py).
 DEMO_LONG = {**DEMO, "data": "arithmetic-long", "steps": 80, "prompts": 2, "max_new_tokens": 160,
-             "lr": 5e-5}
+             "lr": 5e-5, "save_every": 10}
 DEMOS = {"tiny": DEMO, "tiny-long": DEMO_LONG}
 
 # ------------------------------------------------------------------------------ flags
+
+
+class Help(argparse.ArgumentDefaultsHelpFormatter):
+    """--help with a flag's default, and the demonstration's beside it where that is another."""
+
+    def _get_help_string(self, action):
+        text = super()._get_help_string(action)
+        demo = DEMO.get(action.dest, action.default)
+        if demo != action.default:
+            text = text.replace("(default: %(default)s)",
+                                f"(default: %(default)s; without --model: {demo})")
+        return text
 
 
 def flags(method, description):
@@ -33,8 +45,9 @@ def flags(method, description):
     Without --model, or with --model tiny-long, the defaults are a demonstration's, see DEMOS.
     """
     parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        epilog="without --model: " + ", ".join(f"{k} {v}" for k, v in DEMO.items()))
+        description=description, formatter_class=Help,
+        epilog="--model tiny-long has defaults of its own: "
+               + ", ".join(f"--{k.replace('_', '-')} {v}" for k, v in DEMO_LONG.items()))
     parser.set_defaults(method=method)
     model_flags(parser.add_argument_group("model and data").add_argument)
     rollout_flags(parser.add_argument_group("rollouts").add_argument)
@@ -50,7 +63,8 @@ def model_flags(add):
         help="a model on the Hugging Face hub, or a folder; tiny is the embedded one, tiny-long "
              "the one for long chains")
     add("--data", default="gsm8k", type=os.path.expanduser,
-        help="a problem set named in problems.py, or a .jsonl file with problem and answer")
+        help="a problem set named in problems.py, or a .jsonl file with problem and answer, of "
+             "which a tenth is held out")
     add("--thinking", action="store_true",
         help="let a model that can think before it answers (Qwen3) do so")
     add("--eval-problems", type=int, default=200,
@@ -90,7 +104,8 @@ def loss_flags(add):
     add("--scale-by-std", action="store_true",
         help="divide advantages by the standard deviation of their group's rewards")
     add("--mask-truncated", action="store_true",
-        help="leave completions that were cut off out of the loss")
+        help="leave completions that were cut off out of the loss; one that boxes answers again "
+             "and again up to the cut earns no reward in any case")
     add("--grad-clip", type=float, default=1.0,
         help="the gradient is scaled down to this norm if it is larger")
 
@@ -110,8 +125,8 @@ def card_flags(add):
     add("--tokens-per-microbatch", type=int, default=2560,
         help="tokens of one forward and backward, padding included; less takes less memory")
     add("--compile", action=argparse.BooleanOptionalAction, default=None,
-        help="on CUDA: fuse and record the layers (engine/graphs.py), half a minute once; left out, "
-             "a long run of a large enough model does it by itself")
+        help="on CUDA: fuse and record the layers (engine/graphs.py), half a minute once; without "
+             "this flag, long runs of large enough models do it")
     add("--checkpointing", action="store_true",
         help="compute activations again in the backward: less memory, slower")
 
@@ -120,7 +135,7 @@ def run_flags(add):
     add("--seed", type=int, default=0,
         help="of the order of problems and of every random number")
     add("--name", default="", type=os.path.expanduser,
-        help="folder of the run; empty: runs/METHOD-MODEL-seedSEED")
+        help="folder of the run; empty: runs/METHOD-MODEL-DATA-seedSEED")
     add("--resume", default="", type=os.path.expanduser,
         help="go on with a run: its folder, or latest; its settings are kept")
     add("--save-every", type=int, default=50,
@@ -145,9 +160,15 @@ def parse(parser, argv=None):
     if not args.name:
         model = Path(args.model).resolve() if os.path.isdir(args.model) else Path(args.model)
         model = run_folder(model)  # a run's checkpoint is called after the run
-        model = re.sub(r"[^\w.-]", "_", model.name).strip(".") or "model"
-        args.name = f"runs/{args.method}-{at_most(model, 150)}-seed{args.seed}"
+        data = Path(args.data.removesuffix(".jsonl"))
+        args.name = (f"runs/{args.method}-{part_of_a_name(model.name, 'model')}"
+                     f"-{part_of_a_name(data.name, 'data')}-seed{args.seed}")
     return args
+
+
+def part_of_a_name(text, otherwise):
+    """What a user's or the hub's name gives to a folder's: letters, digits, dots and dashes."""
+    return at_most(re.sub(r"[^\w.-]", "_", text).strip(".") or otherwise, 80)
 
 
 def settings_of_the_run(parser, argv, args):

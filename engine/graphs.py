@@ -35,8 +35,8 @@ from engine import decode
 from engine.errors import BadInput
 
 WIDTH = 64  # tokens
-# Compiling takes about half a minute. A run of fewer steps, or of a smaller model (parameters), does
-# not win that back.
+# Compiling takes about half a minute. A run of fewer steps, or of a smaller model (parameters),
+# does not win that back.
 FEW_STEPS, SMALL = 30, 50_000_000
 
 # ------------------------------------------------------------------------------ whether to

@@ -8,6 +8,8 @@ A run is a folder, runs/NAME/:
     checkpoint/     a Hugging Face folder and    samples.jsonl   one group of completions a step
                     trainer.pt (Adam, step)      summary.json    accuracy before and after
     snapshots/      step_00010/ ...: fp32 weights for relex.py, with --snapshot-every 10
+    held_out.jsonl  of a --data file of one's own: the problems that were not trained on
+    pages/          what the credit of some steps looks like; index.html lists them
 
 and lock, an empty file: no other process may go on with the run while one trains it.
 Checkpoints load wherever AutoModelForCausalLM does; checkpoints.py writes and resumes them.
@@ -21,13 +23,16 @@ import hashlib
 import itertools
 import json
 import math
+import shlex
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch.utils.checkpoint import checkpoint as recomputed
 
+from engine import lines
 from engine.checkpoints import (
     FREE,
     check_room,
@@ -42,17 +47,17 @@ from engine.errors import BadInput
 from engine.files import append, drop_steps_after, hold, write
 from engine.memory import memory_estimate, peak_gb
 
-# What diagnoses RL, one line a step. Entropy, clipped and gap (sampler's against scorer's
-# log-probs, mean and largest) are of the completions that had a gradient: 0 where none had.
-LOG = ("step {step:4d}  reward {reward:.3f}  informative {informative}/{groups}  "
-       "truncated {truncated:.0%}  length {length:.0f}  entropy {entropy:.3f}  "
-       "clipped {clipped:.1%}  grad {grad_norm:.3f}  "
-       "weight {weight_mean:.2f} [{weight_min:.2f}, {weight_max:.2f}]  "
-       "ess {ess:.2f}  top10 {top10:.0%}  "
-       "gap {gap_mean:.0e}/{gap_max:.0e}  {tokens_per_second:,.0f} tok/s  {peak_gb:.1f} GB  "
-       "{seconds:.1f} s")
-
 # ------------------------------------------------------------------------------ a run
+
+
+class Step(NamedTuple):
+    """What is logged and shown of a training step."""
+    rows: list                # the N problems
+    rollouts: object          # B = N * G rows
+    rewards: torch.Tensor     # (N, G)
+    advantages: torch.Tensor  # (N, G), the group's
+    own: torch.Tensor | None  # (B, T) advantages of the tokens, a method's own
+    weights: torch.Tensor     # (B, T), 0 where nothing was trained
 
 
 class Run:
@@ -66,25 +71,37 @@ class Run:
         self.signal = None
         self.example = None
         self.warned = {}
+        self.columns = None  # of the table of steps, chosen at the first one
+        self.printed = 0     # lines of it
 
-    def log(self, metrics, own, rollouts, rewards, weights, rows, vocabulary):
+    def log(self, metrics, own, done, vocabulary):
         """Print a step's metrics, store them and one group of its samples, and warn.
 
-        own: metrics of the method itself, which are printed too. rewards (N, G), weights (B, T),
-        rows: the N problems. vocabulary: V, for the warning on entropy.
+        own: metrics of the method itself. done: a Step. vocabulary: V, for the warning on entropy.
         """
-        more = {**own, **{name: metrics[name] for name in ("fallback",) if name in metrics}}
-        figures = [f" {name} {x:,}" if isinstance(x, int) else f" {name} {x:.2f}"
-                   for name, x in more.items()]
-        print(LOG.format(**metrics), *figures, flush=True)
-        warn(metrics, weights, self.config, vocabulary, self.warned)
+        self.print_step(metrics, own)
+        warn(metrics, done.weights, self.config, vocabulary, self.warned)
         append(self.folder / "metrics.jsonl", [metrics])
         # One whole group: RL is debugged by reading samples.
         append(self.folder / "samples.jsonl", [
-            {"step": self.step, "problem": rows[0]["problem"], "gold": rows[0]["answer"],
+            {"step": self.step, "problem": done.rows[0]["problem"], "gold": done.rows[0]["answer"],
              "completion": text, "reward": float(reward)}
-            for text, reward in zip(rollouts.texts, rewards[0])])
-        self.example = most_reweighted(rollouts, rewards, weights, rows) or self.example
+            for text, reward in zip(done.rollouts.texts, done.rewards[0])])
+        i = most_reweighted(done)
+        if i is not None:
+            self.example = example_of(done, i)
+
+    def print_step(self, metrics, own):
+        """The step as a line of a table; before the first line what its columns mean."""
+        if self.columns is None:
+            width = lines.terminal_width()
+            self.columns = lines.columns_for(width, own, metrics)
+            print(f"\n{lines.legend(self.columns, width)}\n"
+                  f"all figures of a step: {self.folder}/metrics.jsonl\n")
+        if self.printed % lines.EVERY == 0:
+            print(lines.heading(self.columns))
+        print(lines.line(self.columns, metrics), flush=True)
+        self.printed += 1
 
     def save(self, model, tokenizer, optimizer, last=False):
         """Write the snapshot and the checkpoint that are due at this step; at the last, both."""
@@ -97,6 +114,12 @@ class Run:
             self.saved = self.step
         if last:
             self.summarise(step=self.step, example=self.example)
+
+    def keep(self, held_out):
+        """Write the problems that a file of one's own gave up, so that evaluate.py can ask them."""
+        if held_out and self.config.data.endswith(".jsonl"):
+            rows = [json.dumps(row, ensure_ascii=False) + "\n" for row in held_out]
+            write(self.folder / "held_out.jsonl", "".join(rows))
 
     def summarise(self, **found):
         """Add to summary.json what is not None; returns all that it holds."""
@@ -142,6 +165,8 @@ def open_run(config, optimizer, rows, checkpoint=None, reference=None):
             step = restore(checkpoint, optimizer, settings)
             for name in ("metrics.jsonl", "samples.jsonl"):
                 drop_steps_after(folder / name, step)
+            if config.steps <= step:
+                say_there_is_no_step_left(folder, step, config)
         else:
             folder.mkdir(parents=True)
             hold(folder)
@@ -151,17 +176,49 @@ def open_run(config, optimizer, rows, checkpoint=None, reference=None):
     return Run(folder, step, settings, config)
 
 
+def say_there_is_no_step_left(folder, step, config):
+    """--resume with --steps that the run has already: nothing is undone, and config.json keeps
+    what was done."""
+    text = (f"--steps {config.steps}: {folder} has done {step} steps, so none is left to train and "
+            "none is undone; its accuracy is measured again. "
+            f"To train on: --resume {folder} --steps {2 * step}")
+    print(lines.wrapped(text, lines.terminal_width()))
+    config.steps = step
+
+
+def next_commands(folder, config):
+    """What to run after a run: the baseline on the same problems, and this model's evaluation on
+    those that it was not trained on. Two command lines (strings)."""
+    asked = {"--model": config.model, "--data": config.data, "--seed": config.seed}
+    usual = {"--model": "tiny", "--data": "arithmetic", "--seed": 0}
+    baseline = [part for flag, value in asked.items() if value != usual[flag]
+                for part in (flag, value)]
+
+    data = config.data
+    if (folder / "held_out.jsonl").exists():
+        data = folder / "held_out.jsonl"
+    tries = ["--model", folder / "checkpoint", "--data", data]
+    if config.max_new_tokens > 512:  # evaluate.py's own default
+        tries += ["--max-new-tokens", config.max_new_tokens]
+    if config.thinking:
+        tries.append("--thinking")
+    return [shlex.join(map(str, ["python", script, *flags])) for script, flags in
+            (("grpo.py", baseline), ("evaluate.py", tries))]
+
+
 def print_settings(config, model, tokenizer, prompts, total, longest, stops):
     """What is about to happen, resolved, before it takes any time. stops: ids, ints."""
     size = sum(p.numel() for p in model.parameters()) / 1e6
     print(f"{config.method}: {config.model} ({size:.2f} M parameters) on {model.device}, "
           f"{config.data} ({total:,} problems)")
-    print("settings:", " ".join(f"{k}={v}" for k, v in sorted(vars(config).items())))
+    width = lines.terminal_width()
+    settings = " ".join(f"{k}={v}" for k, v in sorted(vars(config).items()))
+    print(lines.wrapped(f"settings: {settings}", width))
     print("stopping on:", [tokenizer.decode([i]) for i in stops])
     read = [tokenizer.decode(tokenizer(prompt, add_special_tokens=False).input_ids)
             for prompt in prompts]  # by way of the tokens, which are what the model sees
     print("first prompt:", *map(repr, read))
-    print(memory_estimate(model, config, longest))
+    print(lines.wrapped(memory_estimate(model, config, longest), width))
 
 
 def enable_checkpointing(model):
@@ -225,9 +282,14 @@ def warn(metrics, weights, config, vocabulary, seen):
     on, flat = weights[weights > 0], math.log(vocabulary)  # (tokens,)
     moved = on[on != 1]  # (tokens,) where the method departs from GRPO
     trained = metrics["informative"] > 0
+    endless = metrics["repeats"] > 0.5 * metrics["truncated"]
     wrong = {
         "more than half of the completions are cut off: raise --max-new-tokens":
-            metrics["truncated"] > 0.5,
+            metrics["truncated"] > 0.5 and not endless,
+        "more than half of the completions are cut off, and most of these box an answer again and "
+        "again: the model does not stop, so more tokens will not help. They earn no reward; "
+        "--mask-truncated leaves them out of the loss, too, so that only those that stop teach":
+            metrics["truncated"] > 0.5 and endless,
         "no group has been informative for 10 steps, so nothing is learned: easier or harder --data"
         ", or a larger --group": seen["alike"] >= 10,
         "entropy is near 0, so the rollouts of a group are all alike: lower --lr":
@@ -245,15 +307,29 @@ def warn(metrics, weights, config, vocabulary, seen):
             print(f"warning, step {metrics['step']}: {text}.", file=sys.stderr, flush=True)
 
 
-def most_reweighted(rollouts, rewards, weights, rows):
-    """The completion of this step whose weights stray most from 1, for show: a dict of plain lists.
+def most_reweighted(done):
+    """The row of this Step whose weights stray most from 1, for show: an int.
 
     None if no completion was trained; those of advantage 0 were skipped and have weights 0.
     """
-    on = rollouts.completion_mask & (weights.sum(1, keepdim=True) > 0)  # (B, T)
+    weights = done.weights                                                   # (B, T)
+    on = done.rollouts.completion_mask & (weights.sum(1, keepdim=True) > 0)  # (B, T)
     i = int(((weights - 1).abs() * on).sum(1).argmax())
-    if not on[i].any():
-        return None
-    ids, w = rollouts.completion_ids[i][on[i]].tolist(), weights[i][on[i]].tolist()
-    return {"ids": ids, "weights": w, "problem": rows[i // rewards.shape[1]]["problem"],
-            "reward": float(rewards.flatten()[i])}
+    return i if on[i].any() else None
+
+
+def example_of(done, i):
+    """Row i of a Step as plain lists and numbers, which summary.json can hold: a dict."""
+    rollouts, n = done.rollouts, int(done.rollouts.lengths[i])
+    row = done.rows[i // done.rewards.shape[1]]
+    return {
+        "problem": row["problem"],
+        "gold": row["answer"],
+        "reward": float(done.rewards.flatten()[i]),
+        "A": float(done.advantages.flatten()[i]),
+        "own": None if done.own is None else done.own[i, :n].tolist(),
+        "ids": rollouts.completion_ids[i, :n].tolist(),
+        "weights": done.weights[i, :n].tolist(),
+        "p": rollouts.logprobs[i, :n].exp().tolist(),  # of the sampler
+        "entropy": rollouts.entropy[i, :n].tolist(),
+    }

@@ -4,9 +4,9 @@
     python examples/bench.py --parts sampling,methods --out bench.json
     python examples/bench.py --small --device cpu --parts sampling,update,methods,long   # seconds
 
-The weights are random, because throughput does not depend on them. Nothing is skipped: every group has
-half-right rewards, every completion runs to its full length and holds a box of 12 tokens near its
-end. Parts:
+The weights are random, because throughput does not depend on them. Nothing is skipped: every group
+has half-right rewards, every completion runs to its full length and holds a box of 12 tokens near
+its end. Parts:
 
     sampling   rollout.sample, 64 and 256 rows; the first call compiles and is given apart
     generate   Hugging Face's generate with a static cache, compiled, on bf16 weights

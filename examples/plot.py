@@ -1,6 +1,6 @@
 """Curves of runs: reward, accuracy, entropy, length, truncation, concentration, seconds.
 
-    python examples/plot.py runs/grpo-tiny-seed0 runs/grpo-tiny-seed1 runs/grail-tiny-seed0
+    python examples/plot.py runs/grpo-tiny-arithmetic-seed0 runs/grail-tiny-arithmetic-seed0
     python examples/plot.py runs/gr* --out results/curves      # writes curves.png and curves.svg
 
 Runs that differ in their seed alone are one line, their mean, and a band from the lowest seed to

@@ -395,7 +395,10 @@ def test_control_characters_are_shown_and_not_obeyed(desk, capsys):
         printed = re.sub(r"\x1b\[[0-9;]*m", "", printed)  # our own colours
         assert not set(printed) & set("\x1b\x07\x9b\u202e\r")
     example = {"ids": [5, 6], "weights": [1.0, 2.0], "problem": hostile, "reward": 0.0}
-    show.last_steps({"folder": "out", "example": example})
+    example |= {"gold": hostile, "A": -0.5, "own": None, "p": [0.5] * 2, "entropy": [0.5] * 2}
+    config = flags.parse(flags.flags("grail", ""), [])
+    config.reweight, config.as_released = "wrong", False
+    show.last_steps({"folder": "out", "step": 1, "example": example}, config)
     shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
     assert "owned" in shown and not set(shown) & set("\x1b\x07\x9b\u202e\r")
     problems.main(["bad.jsonl"])

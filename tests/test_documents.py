@@ -1,5 +1,5 @@
-"""The documents: the front page stays short, links lead somewhere, commands exist, figures are those
-of the files in results/."""
+"""The documents: the front page stays short, links lead somewhere, commands exist, and figures
+are those of the files in results/."""
 import json
 import re
 import shlex

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import random
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ import torch
 from test_problems import characters
 
 import evaluate
+import intervals
 import problems
 import verify
 from engine import errors
@@ -622,9 +624,39 @@ def test_averages_of_the_table_by_hand(capsys):
     """30 problems at 0 and 300 at 100 %: 50 % by benchmark, 90.9 % by problem; the interval of the
     average keeps the small set's correction instead of claiming [50, 50]."""
     evaluate.print_results({"small": result([0] * 30), "large": result([1] * 300)}, (1,))
-    lines = {line[:22].strip(): line[22:] for line in capsys.readouterr().out.splitlines()}
+    lines = {}
+    for line in capsys.readouterr().out.splitlines():
+        lines.setdefault(line[:22].strip(), line[22:])
     assert "50.0 [49.4, 56.1]" in lines["average by benchmark"]
     assert "90.9 [89.8, 92.0]" in lines["average by problem"]
+
+
+def test_the_tables_fit_in_80_columns(capsys):
+    """Many k and a long name: what does not fit stands in a table below, under its benchmark; and
+    each value below its own title."""
+    ks = (1, 2, 4, 8, 16)
+    scores = {f"pass@{k}": [k / 16] * 250 for k in ks} | {"accuracy": [0.125] * 250}
+    scores |= {"lenient": [0.25] * 250, "majority": [0.5] * 250, "truncated": [1.0] * 250,
+               "length": [12345.0] * 250}
+    sets = {"n" * 60: dict(per_problem=scores, problems=250),
+            "b": dict(per_problem=scores, problems=250)}
+    intervals.print_results(sets, ks, majority=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    found = {}
+    for line in lines:
+        name, *cells = re.split(r"  +", line.strip())
+        if name == "benchmark":
+            titles = cells
+        elif name == "b":
+            found |= dict(zip(titles, cells, strict=True))
+    expected = {"accuracy (strict)": "12.5 ", "lenient": "25.0", "majority": "50.0",
+                "truncated": "100.0", "length": "12345.0", "problems": "250"}
+    expected |= {f"Pass@{k}": f"{100 * k / 16:.1f} " for k in ks}
+    assert set(found) == set(expected)
+    assert all(found[title].startswith(value) for title, value in expected.items())
+    assert sum(line.startswith("n" * 21 + "\u2026") for line in lines) == sum(
+        line.startswith("benchmark") for line in lines)
 
 
 def test_ctrl_c_leaves_a_usable_table(tmp_path, monkeypatch, capsys):

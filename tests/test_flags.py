@@ -108,10 +108,11 @@ def run(method, argv, monkeypatch):
     # What a parser reads by mistake would show.
     monkeypatch.setattr(sys, "argv", [f"{method}.py", "--seed", "999"])
     shown = []
-    monkeypatch.setattr(grail.show, "last_steps", shown.append)
+    monkeypatch.setattr(grail.show, "last_steps", lambda *about: shown.append(about))
     if method == "grail":
         grail.main(argv, made)
-        assert shown == ["the summary"]  # its pages are opened on what the training returns
+        (summary, config), = shown  # its pages are opened on what the training returns
+        assert summary == "the summary" and config.method == "grail"
     else:
         for name in ("credit", "whole_batch"):
             monkeypatch.setattr(module, name, made, raising=False)
@@ -125,7 +126,7 @@ def test_the_defaults_are_those_of_every_method_and_its_own(method, monkeypatch)
     args, options, credited = run(method, [], monkeypatch)
     common = vars(flags.parse(flags.flags(method, ""), []))
     assert vars(args[0]) == common | METHODS[method][1]
-    assert args[0].method == method and args[0].name == f"runs/{method}-tiny-seed0"
+    assert args[0].method == method and args[0].name == f"runs/{method}-tiny-arithmetic-seed0"
     made = {"grail": (["the credit"], {}), "oar": (["the credit"], {}),
             "delta": ([], {"whole_batch": "the credit"}), "grpo": ([], {}),
             "scrl": ([], {"make_prompts": scrl.make_prompts, "reward_fn": scrl.subproblem_reward})}

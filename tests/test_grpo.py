@@ -376,3 +376,16 @@ def test_a_problem_picked_twice_in_a_step_is_sampled_anew():
 def test_impossible_settings_are_named(flag, value):
     with pytest.raises(BadInput, match=flag):
         flags.check(flags.parse(flags.flags("grpo", ""), [flag, value]))
+
+
+def test_the_reward_of_a_completion_that_does_not_stop():
+    """0, though each of its boxes is right; 1 if it stops, and behind a single box. The log counts
+    those that repeat."""
+    texts = [r"\boxed{7} \boxed{7}", r"\boxed{7} \boxed{7}", r"\boxed{7} and", r"\boxed{8}"]
+    one = torch.ones(4, 1, dtype=torch.long)
+    finished = torch.tensor([False, True, False, True])
+    out = rollout.Rollouts(one, one.bool(), one, one[:, 0], finished, torch.zeros(4, 1), texts)
+    row = {"problem": "?", "answer": "7"}
+    rewards, _, _ = grpo.outcome_reward(out, [row], SimpleNamespace(group=4), Numbers(), None)
+    assert rewards.tolist() == [[0, 1, 1, 0]]
+    assert grpo.of_rollouts(out, Numbers())["repeats"] == 0.25

@@ -169,12 +169,30 @@ def test_a_comparison_is_printed_in_per_cent(args, a, b, monkeypatch, capsys):
     intervals.print_comparison(args)
     lines = capsys.readouterr().out.splitlines()
     assert asked == [(a, b)] and lines[:2] == [f"A: {' '.join(a)}", f"B: {' '.join(b)}"]
-    assert lines[4].split() == ("gsm8k 100 50.0 52.5 +2.5 [-1.0, +6.0] 7/3 0.344 1234 "
-                                "not distinguishable").split()
+    assert lines[4].split() == "gsm8k 100 50.0 52.5 +2.5 [-1.0, +6.0]".split()
+    assert lines[5] == "  not distinguishable; better/worse 7/3; sign p 0.344; needed 1234"
     # Every column ends where its title ends.
-    for title, value in (("problems", "100"), ("B - A", "+2.5"), ("95 % interval", "+6.0]"),
-                         ("better/worse", "7/3"), ("sign p", "0.344"), ("needed", "1234")):
+    for title, value in (("problems", "100"), ("B - A", "+2.5"), ("95 % interval", "+6.0]")):
         assert lines[3].index(title) + len(title) == lines[4].index(value) + len(value)
+    about = " ".join(" ".join(lines).split())
+    single = ("one run each: this is about these two checkpoints, not about the methods; give "
+              "several seeds a side")
+    assert (single in about) == (len(a) == len(b) == 1)
+    assert ("one run of A:" in about) == (len(a) == 1 < len(b))
+    assert ("one run of B:" in about) == (len(b) == 1 < len(a))
+
+
+def test_a_comparison_fits_in_80_columns_whatever_it_says(monkeypatch, capsys):
+    """A benchmark's name can be a file's; a p of 0.0000001 is not 0."""
+    row = ROW | dict(name="n" * 99, problems=123456, a=1.0, b=1.0, low=-1.0, high=1.0, p=1e-9,
+                     difference=-1.0, better=12345, worse=12345, needed=123456)
+    monkeypatch.setattr(intervals, "compare", lambda *sides: [row])
+    files = [f"runs/evaluate/a-{seed}.jsonl" for seed in range(9)]
+    intervals.print_comparison([*files, "vs", *files])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80 and any("sign p <0.001;" in line for line in lines)
+    assert any("123456 " in line and "100.0" in line for line in lines)
+    assert "9 runs of A, 9 of B: the interval is over problems and seeds" in lines
 
 
 @pytest.mark.parametrize("args", [["x"], ["x", "y", "z"], ["vs", "x"], ["x", "vs"]])

@@ -159,7 +159,7 @@ def test_the_long_task_has_a_demonstration_of_its_own():
     config = grpo.parse(grpo.flags("grpo", ""), ["--model", "tiny-long"])
     assert (config.data, config.prompts, config.group) == ("arithmetic-long", 2, 8)
     assert (config.steps, config.max_new_tokens, config.lr) == (80, 160, 5e-5)
-    assert config.name == "runs/grpo-tiny-long-seed0" and config.device == "cpu"
+    assert config.name == "runs/grpo-tiny-long-arithmetic-long-seed0" and config.device == "cpu"
     assert flags.DEMO["data"] == "arithmetic"
     again = grpo.parse(grpo.flags("grpo", ""), ["--model", "tiny-long", "--lr", "3e-4"])
     assert again.lr == 3e-4 and again.prompts == 2
@@ -175,4 +175,4 @@ def test_it_is_made_and_trained_on(folder):
     assert all(10 <= row["problem"].count(",") <= 14 for row in train + held_out)
     grpo.main(["--model", "tiny-long", "--steps", "1", "--prompts", "1", "--group", "2",
                "--eval-problems", "0", "--max-new-tokens", "8", "--credit", "oracle"])
-    assert Path("runs/grpo-tiny-long-seed0/checkpoint/model.safetensors").is_file()
+    assert Path("runs/grpo-tiny-long-arithmetic-long-seed0/checkpoint/model.safetensors").is_file()

@@ -216,3 +216,11 @@ def test_the_cache_holds_keys_in_the_values_dtype():
     cache = rollout.Cache()
     cache.update(torch.zeros(1, 1, 2, 4), torch.zeros(1, 1, 2, 4, dtype=torch.bfloat16), 0)
     assert cache.layers[0].keys.dtype == torch.bfloat16
+
+
+def test_a_box_again_and_again_up_to_the_cut_earns_nothing():
+    """Cut off, and two boxes: both are needed. (Stopped, the last of several boxes is the answer;
+    cut off behind its first one, a completion may have been about to stop.)"""
+    one, two = r"so \boxed{7} and", r"so \boxed{7}. \boxed{7}. \box"
+    assert rollout.rewardable([one, two, one, two, ""], [True, True, False, False, False]) == [
+        one, two, one, "", ""]

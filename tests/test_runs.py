@@ -506,13 +506,23 @@ def test_a_second_run_of_the_same_name_does_not_overwrite_the_first(tmp_path):
     assert all(torch.equal(a[k], b[k]) for k in a)                      # and seeds mean something
 
 
-def test_a_file_of_one_s_own_gives_up_its_last_tenth(tmp_path):
-    rows = [{"problem": f"Start with {i}, add 2.", "answer": str(i + 2)} for i in range(1, 31)]
+def test_a_file_of_one_s_own_gives_up_a_tenth(tmp_path, capsys):
+    rows = [{"problem": f"Begin with {i}, add 2.", "answer": str(i + 2)} for i in range(1, 61)]
     path = tmp_path / "mine.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    config = flags.parse(flags.flags("grpo", ""), ["--data", str(path)])
-    train, held_out = problems.load_split(config)
-    assert len(train) == 27 and [row["answer"] for row in held_out] == ["30", "31", "32"]
+
+    def split(rows, *argv):
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        config = flags.parse(flags.flags("grpo", ""), ["--data", str(path), *argv])
+        return [[row["problem"] for row in part] for part in problems.load_split(config)]
+
+    train, held_out = split(rows)
+    assert len(train) == 54 and len(held_out) == 6
+    assert sorted(train + held_out) == sorted(row["problem"] for row in rows)
+    # From all over a sorted file, and the same whatever its order and --seed.
+    places = [int(text.split()[2].strip(",")) for text in held_out]
+    assert max(places) - min(places) > 19 and places != sorted(places)
+    assert split(rows[::-1], "--seed", "5")[1] == held_out
+    assert "6 problems are held out, drawn from the whole file" in capsys.readouterr().err
 
 
 def test_grail_from_the_command_line(tmp_path, capsys):
@@ -535,14 +545,16 @@ def test_a_run_s_name_is_a_path_of_the_user_s_and_of_nobody_else_s(tmp_path, hal
 
     monkeypatch.chdir(tmp_path)
     assert name("--name", "../x") == "../x" and name("--name", "/x/y") == "/x/y"
-    assert name() == "runs/grpo-tiny-seed0"
-    assert name("--model", "Qwen/Qwen3-0.6B") == "runs/grpo-Qwen3-0.6B-seed0"
-    assert name("--model", str(half / "checkpoint")) == "runs/grpo-half-seed0"
-    assert name("--model", str(half / "checkpoint.old"), "--seed", "3") == "runs/grpo-half-seed3"
-    for hostile in ("../..", "..", "a/..", "/", "x/\x1b[2J;rm -rf ~", "..."):
-        made = Path(name("--model", hostile))
-        assert made.parent == Path("runs") and made.name.replace("-", "").replace(".", "").replace(
-            "_", "").isalnum()
+    assert name() == "runs/grpo-tiny-arithmetic-seed0"
+    assert name("--data", "my/own.v2.jsonl") == "runs/grpo-tiny-own.v2-seed0"
+    assert name("--model", "Qwen/Qwen3-0.6B") == "runs/grpo-Qwen3-0.6B-gsm8k-seed0"
+    assert name("--model", str(half / "checkpoint")) == "runs/grpo-half-gsm8k-seed0"
+    assert name("--model", str(half / "checkpoint.old"), "--data", "math",
+                "--seed", "3") == "runs/grpo-half-math-seed3"
+    for hostile in ("../..", "..", "a/..", "/", "x/\x1b[2J;rm -rf ~", "...", "n" * 999):
+        made = Path(name("--model", hostile, "--data", hostile))
+        assert len(str(made)) < 200 and made.parent == Path("runs")
+        assert re.sub("[-._]", "", made.name).isalnum()
     config = json.loads((half / "config.json").read_text()) | {"name": str(tmp_path / "elsewhere")}
     (half / "config.json").write_text(json.dumps(config))
     (tmp_path / "empty").mkdir()
@@ -697,7 +709,7 @@ def test_the_loop_with_recordings_is_the_loop_without(method, tmp_path, monkeypa
 def test_what_looks_wrong_is_said_once(capsys):
     """Each warning on the numbers that call for it, not on those beside the bound, and one time."""
     config, seen = SimpleNamespace(), {}
-    fine = dict(step=1, informative=1, truncated=0.5, entropy=0.5, boxed=0.5)
+    fine = dict(step=1, informative=1, truncated=0.5, entropy=0.5, boxed=0.5, repeats=0.0)
     spread = torch.linspace(0.6, 4, 40).view(4, 10)  # (B, T)
 
     def said(weights=spread, **line):
@@ -709,6 +721,7 @@ def test_what_looks_wrong_is_said_once(capsys):
     assert said(torch.zeros(4, 10), informative=0, entropy=0.0) == ""  # nothing was trained
     for text, found in {"cut off": dict(truncated=0.51), "near 0": dict(entropy=0.001),
                         "near ln V = 4.6": dict(entropy=0.95 * flat), "no \\boxed": dict(boxed=0.4),
+                        "--mask-truncated leaves them out": dict(truncated=0.99, repeats=0.9),
                         "at a bound": dict(weights=torch.tensor([[0.5, 5.0] * 10 + [1.0] * 5])),
                         }.items():
         assert said(**found).count(text) == 1 and said(**found) == ""

@@ -249,12 +249,25 @@ def test_an_answer_outside_of_a_box_is_not_right():
     assert figures == {"compliance": 1, "prefix": 0, "original": 0}
 
 
+def test_an_original_that_does_not_stop_earns_nothing():
+    """As under grpo.py. A curriculum row has a box in each of its blocks: it keeps its verdicts."""
+    again = [r"\boxed{4}", r"\boxed{4}"]
+    lesson = solved([1, 1, 1, 1], (1, 1, 1, 1))[:-1]
+    config = SimpleNamespace(group=8, arm="scrl")
+    for done, earned in ((True, 1.0), (False, 0.0)):
+        out, tokenizer = rollouts_of(*[lesson] * 4, *[again] * 4)
+        out.finished[:] = done
+        rewards, _, figures = scrl.subproblem_reward(out, [ROW], config, tokenizer)
+        assert rewards.tolist() == [[1.0] * 4 + [earned] * 4] and figures["compliance"] == 1
+
+
 def test_what_judge_returns_lies_where_the_rollouts_lie():
     """Its texts are read on the CPU; the update needs tensors of the card's."""
     here, tokenizer = rollouts_of(*lessons(), *ORIGINALS)
     there = SimpleNamespace(prompt_ids=here.prompt_ids, prompt_mask=here.prompt_mask,
                             completion_mask=here.completion_mask, texts=here.texts,
-                            sampled=here.sampled, lengths=here.lengths.to("meta"))
+                            finished=here.finished, sampled=here.sampled,
+                            lengths=here.lengths.to("meta"))
     config = SimpleNamespace(group=8, arm="scrl")
     rewards, A, _ = scrl.subproblem_reward(there, [ROW], config, tokenizer)
     assert rewards.device.type == A.device.type == "meta"

@@ -1,7 +1,9 @@
 """What a person sees: pages that hostile text cannot break, colours that can be read, curves."""
 import json
+import math
 import re
 import sys
+import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,12 +13,14 @@ import torch
 
 import grail
 import show
-from engine import errors
+from engine import errors, flags, pages
+from engine.runs import Step
 from rollout import Rollouts
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "examples"))
 
+import picture
 import plot
 import show_credit
 
@@ -38,9 +42,10 @@ class Reader(HTMLParser):
         self.tags.append(tag)
         self.attributes |= {name for name, _ in attrs}
         attrs = dict(attrs)
+        if "data-i" in attrs:
+            self.styles.append(attrs["style"])
         if "data-tip" in attrs:
             self.tips.append(attrs["data-tip"])
-            self.styles.append(attrs["style"])
         if attrs.get("class") == "text":
             self.inside, self.texts = True, [*self.texts, ""]
 
@@ -54,8 +59,13 @@ class Reader(HTMLParser):
             self.texts[-1] += data
 
 
-def completion(tokens, methods, box=None, problem="What is 1 + 1?", reward=0.0):
-    return {"tokens": tokens, "problem": problem, "reward": reward, "box": box, "methods": methods}
+def completion(tokens, methods, box=None, problem="What is 1 + 1?", reward=0.0, **known):
+    """An entry of a page, as show.entry makes it of ids."""
+    columns = []
+    for name, (weights, s) in methods.items():
+        z = show.z_scores(s, box[0]) if s and box else [math.nan] * len(tokens)
+        columns.append(dict(name=name, weights=weights, s=s, z=z, figures=show.figures(weights)))
+    return dict(tokens=tokens, problem=problem, reward=reward, box=box, methods=columns, **known)
 
 
 # ------------------------------------------------------------------------------ hostile text
@@ -64,12 +74,14 @@ def completion(tokens, methods, box=None, problem="What is 1 + 1?", reward=0.0):
 def test_a_page_holds_hostile_text_as_text():
     """One token that closes its own span could run a script on the machine of whoever looks."""
     n = len(HOSTILE)
-    page = show.page("".join(HOSTILE), [completion(
-        HOSTILE, {"".join(HOSTILE): ([1.0] * n, [0.5] * n)}, problem="".join(HOSTILE))])
-    plain = Reader(show.page("x", [completion(["a"] * n, {"y": ([1.0] * n, [0.5] * n)})]))
+    page = pages.page("".join(HOSTILE), [completion(
+        HOSTILE, {"".join(HOSTILE): ([1.0] * n, [0.5] * n)}, problem="".join(HOSTILE),
+        gold="".join(HOSTILE))], "".join(HOSTILE), [("".join(HOSTILE), "".join(HOSTILE))])
+    plain = Reader(pages.page("x", [completion(
+        ["a"] * n, {"y": ([1.0] * n, [0.5] * n)}, gold="7")], "x", [("y", "z")]))
     found = Reader(page)
     assert found.tags == plain.tags and found.attributes == plain.attributes
-    assert found.scripts == plain.scripts == [show.SCRIPT]
+    assert found.scripts == plain.scripts == [pages.SCRIPT]
     assert found.texts == ["".join(map(errors.printable, HOSTILE)).replace("\n", "\u23ce\n")]
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff]", page)
     page.encode("utf-8")
@@ -77,8 +89,12 @@ def test_a_page_holds_hostile_text_as_text():
 
 def test_a_page_needs_nothing_from_elsewhere():
     """A class without a network opens it from disk; and a page that calls home tells who looked."""
-    page = show.page("x", [completion(["a", "b"], {"y": ([1.0, 2.0], None)})])
+    page = pages.page("x", [completion(["a", "b"], {"y": ([1.0, 2.0], None)})])
     assert not re.search(r"https?:|src=|href=|url\(|@import|<link|<img|<iframe|fetch\(", page)
+    listed = pages.contents("x", "y", [dict(href="step_00002.html", step=2, reward=0.5, length=3.0,
+                                            informative=1, groups=2)], [("a", "../credit.html")])
+    assert re.findall(r'href="([^"]*)"', listed) == ["../credit.html", "step_00002.html"]
+    assert not re.search(r"https?:|src=|url\(|@import|<link|<img|<script", listed)
 
 
 def test_a_terminal_is_not_obeyed_and_gets_its_own_colours_back():
@@ -98,10 +114,10 @@ def test_a_terminal_is_not_obeyed_and_gets_its_own_colours_back():
 
 
 def test_strength_is_symmetric_on_a_log_scale():
-    assert [show.strength(w) for w in (0, .25, .5, 2 ** -.5, 1, 2 ** .5, 2, 5)] == pytest.approx(
+    """Full at 5 and at 1/5, half where the logarithm is a quarter of theirs."""
+    quarter = 5 ** 0.25
+    assert [show.strength(w) for w in (0, .1, .2, 1 / quarter, 1, quarter, 5, 9)] == pytest.approx(
         [-1, -1, -1, -.5, 0, .5, 1, 1])
-    assert show.shade(1) == (255, 255, 255)
-    assert show.shade(3) == (255, 100, 100) and show.shade(0.1) == (100, 100, 255)
 
 
 def luminance(rgb):
@@ -116,22 +132,53 @@ def contrast(a, b):
     return (high + 0.05) / (low + 0.05)
 
 
+def themes():
+    """{light, dark}: colours of the page as lists of three, 0-255."""
+    for theme in re.findall(r":root\{(.*?)\}", pages.STYLE, re.S):
+        colours = {}
+        for name, code in re.findall(r"--(\w+):#(\w+)", theme):
+            code = code if len(code) == 6 else "".join(c * 2 for c in code)
+            colours[name] = [int(code[i:i + 2], 16) for i in (0, 2, 4)]
+        for name, three in re.findall(r"--(\w+):(\d+ \d+ \d+)", theme):
+            colours[name] = [int(x) for x in three.split()]
+        yield colours
+
+
+def drawn(theme, weight):
+    """The background of a token of this weight."""
+    kind, style = pages.tinted(weight)
+    a = float(style.removeprefix("--a:"))
+    return [a * t + (1 - a) * c for t, c in zip(theme["more" if kind == "m" else "less"],
+                                                theme["card"])]
+
+
 def test_every_colour_of_the_page_can_be_read_in_light_and_in_dark():
     """A red that is fine on white swallows white text in dark mode."""
-    def hexes(theme, name):
-        code = re.search(rf"--{name}:#(\w+)", theme)[1]
-        code = code if len(code) == 6 else "".join(c * 2 for c in code)
-        return [int(code[i:i + 2], 16) for i in (0, 2, 4)]
+    found = list(themes())
+    assert len(found) == 2
+    for theme in found:
+        assert contrast(theme["soft"], theme["card"]) > 4.5
+        assert contrast(theme["slip"], theme["card"]) > 4.5
+        for weight in (0.0, .2, .3, .5, .7, .8, .9, .95, 1.0, 1.05, 1.1, 1.2, 1.4, 2, 3, 4, 5, 99):
+            assert contrast(theme["fg"], drawn(theme, weight)) > 4.5, weight
 
-    light, dark = re.findall(r":root\{(.*?)\}", show.STYLE, re.S)
-    for theme in (light, dark):
-        fg, card = hexes(theme, "fg"), hexes(theme, "card")
-        assert contrast(hexes(theme, "soft"), card) > 4.5
-        for name in ("more", "less"):
-            tint = [int(x) for x in re.search(rf"--{name}:([\d ]+)", theme)[1].split()]
-            for step in range(13):
-                a = 0.6 * step / 12
-                assert contrast(fg, [a * t + (1 - a) * c for t, c in zip(tint, card)]) > 4.5
+
+def lab(rgb):
+    """CIE L*a*b* of an sRGB colour under D65: distances in it are what an eye sees."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in
+              (x / 255 for x in rgb)]
+    rows = ((.4124, .3576, .1805), (.2126, .7152, .0722), (.0193, .1192, .9505))
+    xyz = [sum(a * b for a, b in zip(row, linear)) for row in rows]
+    f = [t ** (1 / 3) if t > .008856 else 7.787 * t + 16 / 116
+         for t in (x / white for x, white in zip(xyz, (.9505, 1.0, 1.089)))]
+    return 116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])
+
+
+def test_weights_that_matter_can_be_told_apart_in_light_and_in_dark():
+    """GRAIL's 5 from 2, DelTA's 0.9 from 1.1 and both from 1. A distance of 2.3 is just seen."""
+    for theme in themes():
+        for a, b, least in ((5, 2, 15), (.9, 1.1, 12), (1, 1.1, 6), (1, .9, 6), (.5, .2, 12)):
+            assert math.dist(lab(drawn(theme, a)), lab(drawn(theme, b))) > least, (a, b)
 
 
 def test_black_on_every_terminal_colour_can_be_read():
@@ -143,11 +190,11 @@ def test_black_on_every_terminal_colour_can_be_read():
 
 
 def test_deeper_colour_for_further_from_one_and_none_at_one():
-    weights = [.4, .55, .7, .8, 1.0, 1.25, 1.4, 1.8, 3.0]
+    weights = [.2, .4, .7, .9, 1.0, 1.1, 1.4, 2.0, 5.0]
     codes = re.findall(r"48;5;(\d+)m|(=)", show.coloured(["="] * 9, weights))
     used = [int(a) for a, _ in codes if a]
     assert used == show.BLUE[::-1] + show.RED
-    assert show.coloured(["one"], [1.0]) == show.coloured(["one"], [1.05]) == "one"
+    assert show.coloured(["one"], [1.0]) == show.coloured(["one"], [1.02]) == "one"
 
 
 def test_no_color_and_pipes_get_plain_text(monkeypatch):
@@ -165,24 +212,93 @@ def test_no_color_and_pipes_get_plain_text(monkeypatch):
 # ------------------------------------------------------------------------------ numbers
 
 
-def test_the_numbers_under_the_pointer_and_under_the_column():
+def test_the_bar_says_all_of_a_token_and_the_column_how_even_it_is():
     """Weights 1, 1, 1, 5: (sum)^2 / (n sum of squares) = 64 / 112; the heaviest has 5 / 8."""
     s = [0.01, 0.02, 0.04, 0.0]
-    page = show.page("x", [completion(["a", "b", "c", "d"], {"M": ([1.0, 1.0, 1.0, 5.0], s)},
-                                       box=(3, 3, 4, 4))])
+    page = pages.page("x", [completion(
+        ["a", "\n", "c", "d"], {"GRPO": ([1.0] * 4, None), "M": ([1.0, 1.0, 1.5, 5.0], s)},
+        box=(3, 3, 4, 4), p=[0.5, 1.0, 0.25, 0.125], entropy=[0.7, 0.0, 1.25, 2.0])])
     found = Reader(page)
-    assert "ESS ratio 0.57 \u00b7 heaviest 10&nbsp;% hold 62&nbsp;% \u00b7 mean weight 2.00" in page
-    # log s in even steps over three tokens: z = -sqrt(3/2), 0, sqrt(3/2).
-    assert found.tips[0] == "token 0 \u2039a\u203a   M   saliency 1.00e-02   z -1.22   weight 1.000"
-    assert found.tips[2].endswith("saliency 4.00e-02   z +1.22   weight 1.000")
-    assert found.tips[3] == "token 3 \u2039d\u203a   M   saliency 0.00e+00   weight 5.000"
-    assert found.styles == ["--a:0.00"] * 3 + ["--a:0.60"]
+    assert "ESS ratio 1.00" in page and "mean weight 2.12" in page
+    assert "ESS ratio 0.57 \u00b7 heaviest 10&nbsp;% hold 62&nbsp;% \u00b7 mean weight 2.00" in (
+        pages.page("x", [completion(["a"] * 4, {"M": ([1.0, 1.0, 1.0, 5.0], None)})]))
+    # log s in even steps over three tokens: z = -sqrt(3/2), 0, sqrt(3/2). Once, not once a column.
+    assert [tip.replace("z -0.00", "z +0.00") for tip in found.tips] == [
+        "token 0 \u2039a\u203a   probability 0.500   entropy 0.700\n"
+        "weight   GRPO 1.00   M 1.00\nM: saliency 1.00e-02, z -1.22",
+        "token 1 \u2039\u23ce\u203a   probability 1.000   entropy 0.000\n"
+        "weight   GRPO 1.00   M 1.00\nM: saliency 2.00e-02, z +0.00",
+        "token 2 \u2039c\u203a   probability 0.250   entropy 1.250\n"
+        "weight   GRPO 1.00   M 1.50\nM: saliency 4.00e-02, z +1.22",
+        "token 3 \u2039d\u203a   probability 0.125   entropy 2.000\n"
+        "weight   GRPO 1.00   M 5.00\nM: saliency 0.00e+00"]
+    assert found.styles[:7] == ["--a:0.00"] * 6 + [f"--a:{.75 * show.strength(1.5):.2f}"]
+    assert found.styles[7] == "--a:0.75" and 'class="m strong content"' in page
 
 
-def test_the_box_is_marked():
-    page = show.page("x", [completion(list("abcde"), {"M": ([1.0] * 5, None)}, box=(1, 2, 3, 4))])
-    kinds = re.findall(r'<span class="l ?(\w*)" style="[^"]*" data-i', page)
-    assert kinds == ["", "rim", "content", "rim", ""]
+def test_the_box_and_the_first_false_line_are_marked():
+    page = pages.page("x", [completion(list("abcdefg"), {"M": ([1.0] * 7, None)}, box=(4, 5, 6, 7),
+                                       slip=range(1, 3))])
+    kinds = re.findall(r'<span class="l ?([\w ]*)" style="[^"]*" data-i', page)
+    assert kinds == ["", "slip cross", "slip", "", "rim", "content", "rim"]
+
+
+@pytest.mark.parametrize("A, own, words", [
+    (-0.25, None, "<b>A = -0.25</b>: red is blamed more"),
+    (0.75, None, "<b>A = +0.75</b>: red is praised more"),
+    (0.0, None, "<b>A = +0</b>: nothing is learned from it"),
+    (0.5, [0.25, -0.5], "each token has an advantage A of its own")])
+def test_the_advantage_is_said_with_its_sign_in_words(A, own, words):
+    page = pages.page("x", [completion(["a", "b"], {"M": ([1.0, 2.0], None)}, gold="<7>", A=A,
+                                       own=own)])
+    assert words in page and "right answer: <b>&lt;7&gt;</b>" in page
+    if own:
+        assert "its own A -0.500" in Reader(page).tips[1]
+
+
+def test_what_is_there_twice_is_left_out_with_a_word():
+    """Columns of equal weights, completions of the same words, and the group's that are alike."""
+    methods = {"GRPO": ([1.0, 1.0], None), "M": ([1.0, 2.0], None), "N": ([1.0, 1.0], None)}
+    it = completion(["a", "b"], methods, twins=2)
+    it["methods"][2]["note"] = "for a reason"
+    page = pages.page("x", [it, it, completion(["a", "b"], methods, problem="another")])
+    assert re.findall(r"<h3>(\w)", page) == ["G", "M"] * 2
+    assert page.count("N: the same weights as GRPO here, so its column is left out") == 2
+    assert "left out (for a reason).</p>" in page and "1 more with the same text" in page
+    assert "2 other completions of this group say the same, and are left out" in page
+    assert "1 other completion of this group says the same, and is left out" in (
+        pages.page("x", [completion(["a"], {"M": ([1.0], None)}, twins=1)]))
+
+
+def test_every_token_is_reached_by_keyboard_and_one_is_by_tab():
+    """A stop at each of 300 tokens would be a trap; arrow keys go on from the first one."""
+    methods = {"G": ([1.0] * 3, None), "M": ([2.0] * 3, None)}
+    page = pages.page("x", [completion(list("abc"), methods)])
+    stops = re.findall(r'data-i="(\d)" tabindex="(-?\d)"', page)
+    assert stops == [("0", "0"), ("1", "-1"), ("2", "-1")] * 2
+    for key in ("ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End"):
+        assert key in pages.SCRIPT
+    assert re.findall(r'aria-selected="(\w+)" data-method="(\w)"', page) == [
+        ("false", "G"), ("true", "M")]
+    assert page.count('<section class="on"') == 1
+
+
+# ------------------------------------------------------------------------------ the slip
+
+
+@pytest.mark.parametrize("problem, text, words", [
+    ("Start with 10, minus 3, minus 4.", "Now 10-3=7\n7-4=4\nSo \\boxed{4}", "7-4=4"),
+    ("Start with 10, minus 3, minus 4.", "Now 10-3=7\n8-4=4\n\\boxed{4}", "8-4=4"),  # goes wrong
+    ("Start with 10, minus 3, minus 4.", "10-3=7\n7-4=3\n\\boxed{5}", ""),  # only in the box
+    ("Start with 10, minus 3, minus 4.", "At a glance, \\boxed{5}", ""),
+    ("Start with 10, minus 3, minus 4.", "10-3=7\n7-4=3\n\\boxed{3}", ""),
+    ("Ann has 3 bags.", "So 3*4=13 pears.", "3*4=13"), ("Ann has 3 bags.", "So 3*4=12 pears.", "")])
+def test_the_first_false_line_where_it_can_be_known(problem, text, words):
+    span = show.first_false_line(problem, text)
+    assert (text[slice(*span)] if span else "") == words
+    tokens = re.findall(r"\w+|\W", text)
+    inside = show.tokens_within(tokens, span)
+    assert "".join(tokens[i] for i in inside) == words
 
 
 def test_z_is_grail_s_own():
@@ -205,61 +321,159 @@ class Letters:
         return "".join(chr(i) for i in ids if i)
 
 
-def test_a_step_s_page_shows_right_and_wrong_of_different_problems(tmp_path):
-    """Three problems of four: what was skipped (weights 0) has nothing to show."""
-    texts = [rf"{i}:\boxed{{{i % 10}}}" for i in range(12)]
+def step_of(number, folder, config):
+    """A run at this step, and the step: three problems of four completions, the first all right."""
+    texts = [rf"{i % 11}:\boxed{{{i % 10}}}" for i in range(12)]
     ids = torch.tensor([[ord(c) for c in text.ljust(16, "\0")] for text in texts])
     lengths = torch.tensor([len(text) for text in texts])
-    rollouts = Rollouts(None, None, ids, lengths, None, None, texts)
+    out = Rollouts(None, None, ids, lengths, None, torch.full(ids.shape, -math.log(4)), texts)
+    out.entropy = torch.full(ids.shape, 0.5)
     weights = torch.full(ids.shape, 1.5) * (ids > 0)
-    weights[:4] = 0  # the first problem's group was all right: no gradient
+    weights[:4] = 0
+    weights[4, :12] = weights[6, :12] = 1  # seen after those that the method weighs
     rewards = torch.tensor([[1.0] * 4, [0, 0, 1, 0], [1, 0, 0, 1]])
-    path = tmp_path / "pages" / "step_00010.html"
-    show.of_step(path, "step 10", Letters(), rollouts, rewards, weights,
-                  [{"problem": f"problem {n}"} for n in "abc"], "grail")
-    page = path.read_text(encoding="utf-8")
+    rows = [{"problem": f"problem {n}", "answer": f"gold {n}"} for n in "abc"]
+    run = SimpleNamespace(folder=folder, step=number, config=config)
+    return run, Step(rows, out, rewards, rewards - rewards.mean(1, keepdim=True), None, weights)
+
+
+def run_folder(folder):
+    (folder / "summary.json").write_text(json.dumps({
+        "before": {"sampled": {"accuracy": .25}, "greedy": {"accuracy": .02}}, "after": None}))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(
+        {"step": n, "reward": n / 10, "informative": 2, "groups": 3, "length": 9.0}) + "\n"
+        for n in range(1, 7)))
+    config = flags.parse(flags.flags("grail", ""), ["--pages-every", "2", "--steps", "6"])
+    config.reweight, config.as_released = "wrong", False
+    return config
+
+
+def test_a_step_s_page_shows_right_and_wrong_of_different_problems(tmp_path):
+    """What was skipped (weights 0) has nothing to show. The method's own weights come first; the
+    same text in one group is one completion."""
+    config = run_folder(tmp_path)
+    config.reweight = "both"
+    run, done = step_of(2, tmp_path, config)
+    for tensor in (done.rollouts.completion_ids, done.rollouts.lengths):
+        tensor[9] = tensor[10]
+    show.of_step(run, Letters(), done)
+    page = (tmp_path / "pages/step_00002.html").read_text(encoding="utf-8")
     assert re.findall(r"<h2>(\w+) \(reward ([01])\): problem (\w)", page) == [
-        ("right", "1", "b"), ("right", "1", "c"), ("wrong", "0", "b"), ("wrong", "0", "c")]
+        ("right", "1", "c"), ("right", "1", "b"), ("wrong", "0", "b"), ("wrong", "0", "c")]
+    assert re.findall(r"right answer: <b>gold (\w)", page) == list("cbbc")
+    assert re.findall(r"A = ([-+.\d]+)</b>: (red is \w+ more)", page) == [
+        ("+0.5", "red is praised more"), ("+0.75", "red is praised more"),
+        ("-0.25", "red is blamed more"), ("-0.5", "red is blamed more")]
     shown = [text.split(":")[0] for text in Reader(page).texts]
-    assert shown == ["6", "6", "8", "8", "4", "4", "9", "9"]  # under GRPO and under GRAIL
-    assert re.findall(r"<h3>(\w+)", page) == ["GRPO", "grail"] * 4
+    assert shown == ["8", "8", "6", "5", "5", "10", "10"]  # under GRPO and under GRAIL
+    assert re.findall(r"<h3>(\w+)", page) == ["GRPO", "GRAIL", "GRPO"] + ["GRPO", "GRAIL"] * 2
+    assert "1 other completion of this group says the same" in page
+    assert "probability 0.250   entropy 0.500" in page and "--reweight both" in page
+    assert "GRAIL, step 2 of 6" in page and "reward 0.583 in this step" in page
+    assert "before the training 25.0 % sampled, 2.0 % greedy" in page
+
+
+def test_the_pages_of_a_run_are_linked(tmp_path):
+    """Forward too, though the next one did not exist when it was written; a page that is made again
+    after --resume is linked once; a step between has none."""
+    config = run_folder(tmp_path)
+
+    def links(name):
+        text = (tmp_path / "pages" / name).read_text(encoding="utf-8")
+        return re.findall(r'<a href="([^"]*)">([\w ]*)', text)
+
+    for number in (2, 3, 4, 4, 6):
+        show.of_step(step_of(number, tmp_path, config)[0], Letters(),
+                     step_of(number, tmp_path, config)[1])
+    assert links("step_00002.html") == [("index.html", "all pages"), ("step_00004.html", "next")]
+    assert links("step_00004.html") == [("step_00002.html", "previous"),
+                                        ("index.html", "all pages"), ("step_00006.html", "next")]
+    listed = (tmp_path / "pages/index.html").read_text(encoding="utf-8")
+    assert links("index.html") == [(f"step_0000{n}.html", f"step {n}") for n in (2, 4, 6)]
+    assert re.findall(r"<td>(0\.\d+)</td>", listed) == ["0.200", "0.400", "0.600"]
+    assert "25.0 % sampled" in listed
+
+
+@pytest.mark.parametrize("reweight, A, weights, words", [
+    ("wrong", 0.5, [1.0, 1.0], "--reweight wrong: right completions stay at weight 1"),
+    ("correct", -0.5, [1.0, 1.0], "--reweight correct: wrong completions stay at weight 1"),
+    ("wrong", -0.5, [1.0, 1.0], "--reweight wrong: no signal here"),
+    ("both", 0.5, [1.0, 2.0], "--reweight both"), ("wrong", -0.5, [2.0, 1.0], "--reweight wrong")])
+def test_grail_s_column_says_what_its_run_s_setting_does(reweight, A, weights, words):
+    config = flags.parse(flags.flags("grail", ""), [])
+    config.reweight, config.as_released = reweight, False
+    name, note = show.of_method(config, weights, A)
+    assert name == "GRAIL" and note.startswith(words)
+    assert note == words or note.startswith("--reweight wrong: no signal")
+    config.credit = "shuffled"
+    assert show.of_method(config, weights, A)[0] == "GRAIL, --credit shuffled"
 
 
 def test_grail_shows_its_example_and_says_when_there_is_none(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(show.AutoTokenizer, "from_pretrained", lambda _: Letters())
-    show.last_steps({"folder": str(tmp_path), "example": None})
+    monkeypatch.setattr(show, "load_tokenizer", lambda *_: Letters())
+    config = run_folder(tmp_path)
+    summary = {"folder": str(tmp_path), "step": 6}
+    show.last_steps({**summary, "example": None}, config)
     assert "none to show" in capsys.readouterr().out
-    text = r"x=\boxed{7}"
-    show.last_steps({"folder": str(tmp_path), "example": {
-        "ids": [ord(c) for c in text], "weights": [2.0] * len(text), "problem": "\x1b[2Jx = 7?",
-        "reward": 0.0}})
+    text = "1+1=3\nx=\\boxed{7}"
+    n = len(text)
+    show.last_steps({**summary, "example": {
+        "ids": [ord(c) for c in text], "weights": [2.0] * n, "problem": "\x1b[2Jx = 7?",
+        "gold": "\x1b[2J8", "A": -0.25, "own": None, "p": [.5] * n, "entropy": [.5] * n,
+        "reward": 0.0}}, config)
     out, page = capsys.readouterr().out, (tmp_path / "credit.html").read_text(encoding="utf-8")
-    assert text in out and "\x1b" not in out
-    assert Reader(page).texts == [text] * 2 and "wrong (reward 0): \\x1b[2Jx = 7?" in page
+    assert text in out and "\x1b" not in out and "A = -0.25: red is blamed more" in out
+    assert r"right answer: \x1b[2J8; first false line: 1+1=3" in out
+    shown = text.replace("\n", "\u23ce\n")
+    assert Reader(page).texts == [shown] * 2 and "wrong (reward 0): \\x1b[2Jx = 7?" in page
 
 
 def test_show_credit_puts_five_methods_side_by_side(tmp_path, capsys):
-    """A right and a wrong completion; credit beyond 1 in both, else the columns say nothing."""
-    out = tmp_path / "credit.html"
-    show_credit.main(["--out", str(out), "--samples", "4"])
-    text = out.read_text(encoding="utf-8")
-    assert "2 of 4" in capsys.readouterr().out
-    for article, verdict in zip(text.split("<article>")[1:], ("right", "wrong"), strict=True):
-        page, names = Reader(article), re.findall(r"<h3>([\w-]+)", article)
-        assert f"<h2>{verdict}" in article and len(set(page.texts)) == 1
-        assert names == ["GRPO", "GRAIL", "OAR-G", "OAR-P", "DelTA"]
-        n = len(page.tips) // 5
-        tips = {name: page.tips[i * n:][:n] for i, name in enumerate(names)}
-        weights = {name: [float(tip.rsplit(" ", 1)[1]) for tip in tips[name]] for name in names}
-        start = re.findall(r'"[lm] ?(\w*)" style', article)[:n].index("rim")
-        assert set(weights["GRPO"]) == {1.0} and max(weights["GRAIL"]) == 5.0
-        for name in ("OAR-G", "OAR-P"):  # the box and what follows keep 1, the rest has mean 1
-            assert set(weights[name][start:]) == {1.0}
-            assert sum(weights[name][:start]) == pytest.approx(start, abs=0.03)
-            assert min(weights[name]) < 0.7 and max(weights[name]) > 1.4
-        assert len(set(weights["DelTA"])) > 5 and all(0.5 < w < 1.5 for w in weights["DelTA"])
-        assert all(name in tip for name in names for tip in tips[name])
-        assert all("saliency" in tip for name in names[1:4] for tip in tips[name])
+    """A right and a wrong completion; credit beyond 1 in both, else the columns say nothing. By
+    default GRAIL leaves the right one alone, and its column gives way to a word."""
+    for argv in ([], ["--reweight", "both"]):
+        out = tmp_path / "credit.html"
+        show_credit.main(["--out", str(out), "--samples", "4", *argv])
+        text = out.read_text(encoding="utf-8")
+        assert "2 of 4" in capsys.readouterr().out
+        names = ["GRPO", "GRAIL", "OAR-G", "OAR-P", "DelTA"]
+        for article, verdict in zip(text.split("<article>")[1:], ("right", "wrong"), strict=True):
+            page = Reader(article)
+            assert f"<h2>{verdict}" in article and len(set(page.texts)) == 1
+            left_out = ["GRAIL"] if verdict == "right" and not argv else []
+            assert re.findall(r"<h3>([\w-]+)", article) == [n for n in names if n not in left_out]
+            told = [re.search(r"weight   (.*)", tip)[1].split("   ") for tip in page.tips]
+            weights = {name: [float(line[k].split()[1]) for line in told]
+                       for k, name in enumerate(names)}
+            start = next(i for i, kinds in enumerate(re.findall(r'class="([ \w]+)" style', article))
+                         if "rim" in kinds)
+            assert set(weights["GRPO"]) == {1.0}
+            assert max(weights["GRAIL"]) == (1.0 if left_out else 5.0)
+            assert ("right completions stay at weight 1" in article) == bool(left_out)
+            for name in ("OAR-G", "OAR-P"):  # the box and what follows keep 1, the rest has mean 1
+                assert set(weights[name][start:]) == {1.0}
+                assert sum(weights[name][:start]) == pytest.approx(start, abs=0.1)
+                assert min(weights[name]) < 0.7 and max(weights[name]) > 1.4
+            assert len(set(weights["DelTA"])) > 5 and all(0.5 < w < 1.5 for w in weights["DelTA"])
+            assert all("probability 0." in tip or "probability 1.000" in tip for tip in page.tips)
+            assert all(f"{name}: saliency" in tip for name in names[1:4] for tip in page.tips)
+            assert ("first false line" in article) == (verdict == "wrong")
+            assert "right answer: <b>3</b>" in article
+
+
+def test_show_credit_follows_the_run_of_the_checkpoint(tmp_path):
+    """Its --reweight, --activation and --as-released; a flag wins; other methods have none."""
+    def settings(model, reweight=None):
+        config = show_credit.grail_settings(str(model), reweight)
+        return config.reweight, config.activation, config.as_released
+
+    saved = {"method": "grail", "reweight": "both", "activation": "last", "as_released": True}
+    (tmp_path / "config.json").write_text(json.dumps(saved))
+    assert settings(tmp_path / "checkpoint") == settings(tmp_path) == ("both", "last", True)
+    assert settings(tmp_path, "correct") == ("correct", "last", True)
+    assert settings("tiny") == ("wrong", "embeddings", False)
+    (tmp_path / "config.json").write_text(json.dumps({"method": "grpo"}))
+    assert settings(tmp_path) == ("wrong", "embeddings", False)
 
 
 # ------------------------------------------------------------------------------ the command line
@@ -279,6 +493,30 @@ def test_saliency_takes_a_completion_from_a_file(tmp_path, monkeypatch, capsys):
     for wrong in (path, tmp_path / "none.txt", tmp_path):
         with pytest.raises(errors.BadInput, match=f"^--completion {wrong}: "):
             show.main(["--completion", str(wrong)])
+
+
+# ------------------------------------------------------------------------------ the picture
+
+
+def test_the_picture_stands_alone_and_marks_the_slip():
+    """Well formed whatever a token says, in both colour schemes, nothing beyond its edges."""
+    tokens = ["2", "+", "2", "=", "5", "\n", *HOSTILE, "<|im_end|>", "word " * 20]
+    n = len(tokens)
+    it = completion(tokens, {"GRPO": ([1.0] * n, None), "GRAIL": ([0.5] * (n - 1) + [5.0], None)},
+                    gold="<4>", A=-0.25, slip=range(0, 5), problem="2 + 2 & more?")
+    svg = picture.picture(it)
+    root = ElementTree.fromstring(svg)
+    assert "prefers-color-scheme:dark" in svg and not re.search(r"<script|@import|url\(|href", svg)
+    words = [part.text for part in root.iter() if part.tag.endswith("}text")]
+    assert words[0] == "2 + 2 & more?" and "The right answer is <4>." in words[1]
+    assert "A = -0.25:" in words[1] and "red is blamed more" in words[2]
+    assert words.count("\u2717") == 3  # in the legend, and before the slip in each panel
+    assert [words.count(weight) for weight in ("1.0", "0.5", "5.0")] == [n, n - 1, 1]
+    width, height = int(root.get("width")), int(root.get("height"))
+    for part in root.iter():
+        if part.tag.endswith("}rect"):
+            assert float(part.get("x", 0)) + float(part.get("width")) <= width
+            assert float(part.get("y", 0)) + float(part.get("height")) <= height
 
 
 # ------------------------------------------------------------------------------ curves

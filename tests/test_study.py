@@ -368,11 +368,11 @@ def test_every_arm_has_the_same_budget(arm, monkeypatch):
     default that differs in one script would be a second change in its comparison."""
     script, seen = (arms.ARMS | arms.ABLATIONS)[arm][0], []
     monkeypatch.setattr(script, "train", lambda config, *_, **__: seen.append(config))
-    monkeypatch.setattr(grail.show, "last_steps", lambda summary: None)
+    monkeypatch.setattr(grail.show, "last_steps", lambda *about: None)
     study.train(dict(phase="final", arm=arm, rate=4e-4, seed=3), setup())
     reference = vars(study.parse(study.flags("grpo", ""), ["--seed", "3", "--lr", "4e-4"]))
     own = {"method", "name", "scale_by_std", "credit", "reward", "snapshot_every", "eval_problems",
-           "device"}
+           "device", "save_every"}
     config = vars(seen[0])
     if arm == "grail-rounding":
         reference["tokens_per_microbatch"] = 1280

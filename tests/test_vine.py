@@ -213,6 +213,24 @@ def test_a_prefix_and_what_it_has_left_fit_where_prompt_and_completion_do():
     assert vine.rows_that_fit([10 + n for n in used], [8 - n for n in used], 25) == [[*range(6)]]
 
 
+def test_a_continuation_that_does_not_stop_is_worth_nothing(monkeypatch):
+    """Boxes again and again up to the cut, by its own length or by that of prefix and rest; one
+    token more and the stop is in it."""
+    _, tokenizer = problems.load_policy("tiny")
+    said = tokenizer(r"\boxed{7} \boxed{7}", add_special_tokens=False).input_ids
+
+    def sample(model, tokenizer, prompts, **options):
+        out = rollouts_of(prompts, [said + [tokenizer.eos_token_id]], tokenizer)
+        out.finished[:] = options["seed"]  # 1: it stopped
+        return out
+
+    monkeypatch.setattr(vine, "sample", sample)
+    for stopped, room, worth in ((True, len(said) + 2, 1), (True, len(said) + 1, 0),
+                                 (False, len(said) + 2, 0)):
+        right, _ = vine.verdicts(NOBODY, tokenizer, [[5]], [[6]], [ROW], 1, room, seed=stopped)
+        assert right.tolist() == [[worth]]
+
+
 def test_shared_prefixes_are_sampled_once_and_only_within_a_problem(monkeypatch):
     """Two problems with the same words; of four completions, three begin alike."""
     calls = script(monkeypatch, lambda prompt, k: False)

@@ -1,0 +1,157 @@
+"""Files of samples, which evaluate.py appends to and continues. Skip this on a first reading.
+
+The first line of a problem set is a header: what the numbers depend on. A line a sample follows.
+The same command reads what is there and makes the rest; a header of other settings is refused.
+"""
+import hashlib
+import json
+import subprocess
+from pathlib import Path
+
+import torch
+import transformers
+
+from engine.checkpoints import fingerprint, settings_of, short_sha
+from engine.errors import BadInput
+
+ROOT = Path(__file__).resolve().parent.parent
+# They load, ask, sample and grade: a sample depends on them.
+CODE = ("problems", "benchmarks", "models", "logprobs", "rollout", "verify", "engine/seeds",
+        "engine/caches", "engine/decode")
+
+
+def describe(model, problems, **settings):
+    """The header of a file: what the numbers depend on and, as made_on, what they should not."""
+    code = hashlib.sha256()
+    for module in CODE:
+        code.update((ROOT / f"{module}.py").read_bytes())
+    rows = [[row["id"], row["problem"], row["answer"]] for row in problems]
+    made_on = {
+        "commit": commit(),
+        "device": str(model.device),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+    return {
+        **settings,
+        "problems": len(problems),
+        "model": model.name_or_path,
+        "revision": getattr(model.config, "_commit_hash", None),
+        "weights_sha256": fingerprint(model),
+        "code_sha256": code.hexdigest()[:16],
+        "config_sha256": short_sha(settings_of(model.config)),
+        "data_sha256": short_sha(rows),
+        "made_on": made_on,
+    }
+
+
+def describe_prompts(tokenizer, prompts):
+    """The header's part on how the problems are asked, by chat template and tokenizer."""
+    ids = tokenizer(prompts, add_special_tokens=False).input_ids
+    added = [[i, token.content, token.special]
+             for i, token in sorted(getattr(tokenizer, "added_tokens_decoder", {}).items())]
+    decoder = repr(getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None))
+    return {
+        "first_prompt": prompts[0],
+        "first_ids": ids[0],
+        "prompts_sha256": short_sha(prompts),
+        "tokens_sha256": short_sha(ids),
+        "reading_sha256": short_sha([tokenizer.get_vocab(), added, decoder]),
+    }
+
+
+def commit():
+    """The project's commit, with -dirty if it was changed; None without git or a checkout."""
+    git = ["git", "-C", ROOT, "describe", "--always", "--dirty"]
+    try:
+        return subprocess.check_output(git, stderr=subprocess.DEVNULL, text=True).strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+# ------------------------------------------------------------------------------ reading one
+
+
+def read_samples(path):
+    """{benchmark: (header, {id: its n records})} and the size of all whole lines, in bytes."""
+    found = {}
+    raw = Path(path).read_bytes()
+    whole = raw[:raw.rfind(b"\n") + 1]  # a run that was killed leaves half a line
+    for number, line in enumerate(whole.split(b"\n")[:-1], 1):
+        try:
+            record = json.loads(line)
+            if "header" in record:
+                int(record["header"]["samples"])
+                found[record["header"]["data"]] = record["header"], {}
+            else:
+                made = found[record["data"]][1].setdefault(record["id"], {})
+                made[record["sample"]] = record
+                if record["strict"] not in (True, False):
+                    raise ValueError
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise BadInput(f"{path}, line {number}: no sample of evaluate.py.") from None
+
+    complete = {}
+    for data, (header, rows) in found.items():
+        done = {i: list(made.values()) for i, made in rows.items()
+                if len(made) == header["samples"]}
+        complete[data] = header, done
+    return complete, len(whole)
+
+
+def asked_differently(old, new):
+    """How the prompts of two headers differ, as a phrase; "" if they do not."""
+    if None in (old.get("first_prompt"), new.get("first_prompt")):
+        same = old.get("first_prompt") == new.get("first_prompt")
+        return "" if same else "one of them, an older file, does not hold its prompts"
+    a, b = (str(header["first_prompt"]) for header in (old, new))
+    if a != b:
+        at = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+        at = max(0, at - 20)
+        return (f"the first prompt was ...{a[at:at + 60]!r}, and is now ...{b[at:at + 60]!r} "
+                "(chat template?)")
+    if old.get("prompts_sha256") != new.get("prompts_sha256"):
+        return ("the prompts differ, though not the first (prompts_sha256 "
+                f"{old.get('prompts_sha256')!r} and {new.get('prompts_sha256')!r})")
+    if old.get("tokens_sha256") != new.get("tokens_sha256"):
+        a, b = (header.get("first_ids") or [] for header in (old, new))
+        return (f"another tokenizer wrote the same prompts in other tokens (the first in {len(a)}, "
+                f"now in {len(b)}, tokens_sha256 {old.get('tokens_sha256')!r} and "
+                f"{new.get('tokens_sha256')!r})")
+    reading = [header.get("reading_sha256") for header in (old, new)]
+    if None not in reading and reading[0] != reading[1]:
+        return ("another tokenizer reads the model's tokens as other text (reading_sha256 "
+                f"{reading[0]!r} and {reading[1]!r})")
+    return ""
+
+
+# ------------------------------------------------------------------------------ going on with one
+
+
+def resume(path, header):
+    """Open `path` for appending after its last whole line: (finished problems, file)."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        found, size = read_samples(path) if path.exists() else ({}, 0)
+        old, done = found.get(header["data"], (None, {}))
+        if done:
+            refuse_other_settings(path, old, header)
+        file = path.open("a", encoding="utf-8")
+        file.truncate(size)
+    except OSError as error:
+        raise BadInput(f"--out {path}: cannot be written ({error.strerror}).") from None
+    if not done:
+        file.write(json.dumps({"header": header}) + "\n")
+    return done, file
+
+
+def refuse_other_settings(path, old, header):
+    """Raise BadInput where the samples in a file were made in another way than asked for now."""
+    other = asked_differently(old, header)
+    if other:
+        raise BadInput(f"--out {path}: what it holds of {header['data']} was asked in another "
+                       f"way: {other}; choose another file.")
+    for key, value in header.items():
+        if key != "made_on" and old.get(key) != value:
+            raise BadInput(f"--out {path}: it holds {header['data']} with {key} {old.get(key)!r}, "
+                           f"not {value!r}; choose another file.")
