@@ -146,7 +146,9 @@ def read_samples(path):
         try:
             record = json.loads(line)
             if "header" in record:
-                int(record["header"]["samples"])
+                samples = record["header"]["samples"]
+                if type(samples) is not int or samples < 1:
+                    raise ValueError
                 found[record["header"]["data"]] = record["header"], {}
             else:
                 made = found[record["data"]][1].setdefault(record["id"], {})

@@ -27,6 +27,7 @@ rate), LoRA (extrapolate the merged weights), a rule for K (choose it on validat
 arXiv 2605.21468, whose code subtracts in fp16 and regresses on row numbers, as ours does not.
 """
 import argparse
+import json
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -149,6 +150,11 @@ def find_snapshots(folder):
                 found.setdefault(int(step), Snapshot()).update(part)
             except SafetensorError as error:
                 raise ValueError(f"--snapshots: {path} is damaged ({error}); remove it.") from None
+    for path in Path(folder).glob("step_*/*.safetensors.index.json"):
+        parts = {path.with_name(name) for name in json.loads(path.read_text())["weight_map"].values()}
+        lost = sorted(part for part in parts if not part.is_file())
+        if lost:
+            raise ValueError(f"--snapshots: {lost[0]} is missing; remove the rest of it.")
     return dict(sorted(found.items()))
 
 
