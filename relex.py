@@ -151,10 +151,10 @@ def find_snapshots(folder):
             except SafetensorError as error:
                 raise ValueError(f"--snapshots: {path} is damaged ({error}); remove it.") from None
     for path in Path(folder).glob("step_*/*.safetensors.index.json"):
-        parts = {path.with_name(name) for name in json.loads(path.read_text())["weight_map"].values()}
-        lost = sorted(part for part in parts if not part.is_file())
+        named = json.loads(path.read_text())["weight_map"].values()
+        lost = sorted({name for name in named if not path.with_name(name).is_file()})
         if lost:
-            raise ValueError(f"--snapshots: {lost[0]} is missing; remove the rest of it.")
+            raise ValueError(f"--snapshots: {path.with_name(lost[0])} is missing; remove the rest.")
     return dict(sorted(found.items()))
 
 
