@@ -88,6 +88,10 @@ def longest_row(config):
             original = rope.get("original_max_position_embeddings") or 0
             context = max(context, int(original * (rope.get("factor") or 1)))
     found = [(context, f"the model's context of {context:,}")]
+    chosen = getattr(config, "index_topk", None)
+    if isinstance(chosen, int):
+        found.append((chosen, f"{chosen:,}, where its sparse attention begins to choose among "
+                              "keys, which the sampler does not follow"))
     for rope in rope_settings(config):
         kind = rope.get("rope_type", rope.get("type"))
         if kind in ("longrope", "su", "dynamic"):
@@ -104,6 +108,13 @@ def refuse_beyond_context(config, prompt, new):
     if prompt + new > most:
         raise BadInput(f"--max-new-tokens {new}: after the longest prompt, of {prompt:,} tokens, "
                        f"they go beyond {why}; at most {max(0, most - prompt):,} fit.")
+
+
+def narrowest_window(config):
+    """Tokens that a layer of this config looks back at least, if it looks through a window."""
+    names = ("sliding_window", "attention_chunk_size", "local_attention", "window_size")
+    return min((size for name in names if isinstance(size := getattr(config, name, None), int)
+                and size > 0), default=math.inf)
 
 
 def rope_settings(config):
@@ -331,8 +342,7 @@ def sample(model, tokenizer, prompts, *, samples=1, max_new_tokens, temperature=
         else:
             say_once(f"{model.config.model_type}: no fast decode step, the simple loop samples")
     batches = [order[i:i + chunk] for i in range(0, N, chunk)]
-    window = getattr(model.config, "sliding_window", None)
-    crossed = window and max(map(len, tokens)) + max_new_tokens > window
+    crossed = max(map(len, tokens)) + max_new_tokens > narrowest_window(model.config)
     if crossed or has_recurrent_layers(model.config):
         # A window counts cache slots, the gap after a short prompt included, and a recurrent layer
         # reads the gap like a text: no gaps, then.
