@@ -227,7 +227,7 @@ def describe(model, problems, **settings):
     """The header of a file: what the numbers depend on and, as made_on, what they should not."""
     code, here = hashlib.sha256(), Path(__file__).resolve().parent
     for module in ("problems", "benchmarks", "models", "logprobs", "rollout", "verify",
-                   "engine/seeds", "engine/caches", "engine/decode"):
+                   "engine/seeds", "engine/caches", "engine/context", "engine/decode"):
         code.update((here / f"{module}.py").read_bytes())  # they load, ask, sample and grade
     rows = [[row["id"], row["problem"], row["answer"]] for row in problems]
     try:

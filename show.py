@@ -22,10 +22,11 @@ import torch
 import problems
 import saliency
 import verify
+from engine.context import longest_row
 from engine.errors import BadInput, printable, run_cli
 from logprobs import forward_pass
 from models import load_tokenizer
-from rollout import Rollouts, answers, longest_row, pad, sample
+from rollout import Rollouts, answers, pad, sample
 
 # ------------------------------------------------------------------------------ one scale
 

@@ -31,11 +31,12 @@ import re
 
 import torch
 
+from engine.context import longest_row
 from engine.errors import BadInput, run_cli
 from engine.flags import flags, parse
 from engine.seeds import seed_for
 from grpo import outcome_reward, train
-from rollout import longest_row, sample, without_thoughts
+from rollout import sample, without_thoughts
 from verify import verify_all
 
 

@@ -364,6 +364,14 @@ def test_no_row_crosses_the_length_at_which_rope_changes(kind):
     rollout.refuse_beyond_context(model.config, 20, 28)
 
 
+def test_sparse_attention_is_left_before_it_chooses():
+    """DeepSeek 3.2's indexer keeps index_topk keys; beyond them the sampler was .8 nats off."""
+    config = CONFIG_MAPPING["deepseek_v32"](**{**SIZE, "index_topk": 64})
+    with pytest.raises(BadInput, match="beyond 64, where its sparse attention"):
+        rollout.refuse_beyond_context(config, 40, 25)
+    rollout.refuse_beyond_context(config, 40, 24)
+
+
 def test_yarn_makes_the_context_so_much_longer():
     """Qwen3's card says to add a factor to config.json, and nothing of max_position_embeddings."""
     rope = dict(rope_type="yarn", rope_theta=1e6, factor=4.0, original_max_position_embeddings=64)
