@@ -200,6 +200,11 @@ def main():
             found[kind] = verdict(kind)
             signal.alarm(0)
             print(kind, *found[kind], flush=True)
+    (ROOT / "docs" / "models.md").write_text(page(found), encoding="utf-8")
+
+
+def page(found):
+    """The page (str) of {type: (word, what)}."""
     count = {word: sum(f[0] == word for f in found.values())
              for word in ("works", "refused", "WRONG", "not made")}
     lines = [
@@ -211,8 +216,8 @@ def main():
         "them.", "", "Works means: grpo.py trains it for a step, evaluate.py reads the checkpoint, "
         "and the sampler and the scorer agree with plain transformers (the whole model, one row at "
         "a time, no cache) on every drawn token. The number is their largest difference, in nats. "
-        "Every load of a model makes a short form of this comparison (models.py), so a model that "
-        "is not in the table is right or refused, too.", "",
+        "Every load makes a short form of this comparison (models.py): a model that is not in the "
+        "table is refused where it differs.", "",
         "Find your model's type under `model_type` in its config.json.", "",
         "| type | works | largest difference |", "|---|---|---|"]
     lines += [f"| {kind} | yes | {what} |" for kind, (word, what) in found.items()
@@ -221,7 +226,7 @@ def main():
     lines += [f"| {kind} | {what.replace('|', '/')} |" for kind, (word, what) in found.items()
               if word in ("refused", "WRONG")]
     lines += ["", "Not made: " + ", ".join(k for k, f in found.items() if f[0] == "not made") + "."]
-    (ROOT / "docs" / "models.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -226,7 +226,7 @@ def test_a_step_s_page_shows_right_and_wrong_of_different_problems(tmp_path):
 
 
 def test_grail_shows_its_example_and_says_when_there_is_none(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(show.AutoTokenizer, "from_pretrained", lambda _: Letters())
+    monkeypatch.setattr(show, "load_tokenizer", lambda *_: Letters())
     show.last_steps({"folder": str(tmp_path), "example": None})
     assert "none to show" in capsys.readouterr().out
     text = r"x=\boxed{7}"
