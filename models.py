@@ -91,7 +91,8 @@ def never_on_the_hub(name):
     parts = Path(name).parts
     if name[:1] in ("", *"./~") or len(parts) > 2:
         return True
-    return len(parts) == 2 and (os.path.isdir(parts[0]) or parts[1].startswith("checkpoint"))
+    return len(parts) == 2 and (parts[0] == "runs" or os.path.isdir(parts[0])
+                                or parts[1].startswith("checkpoint"))
 
 
 def folder_of(where):

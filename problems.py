@@ -29,9 +29,10 @@ from pathlib import Path
 
 import verify
 from benchmarks import HUB, fetch, short_gold
+from engine.context import longest_row
 from engine.errors import BadInput, printable, run_cli
 from models import load_policy, refuse_what_is_not_made
-from rollout import longest_row, refuse_beyond_context
+from rollout import refuse_beyond_context
 
 HERE = Path(__file__).resolve().parent
 

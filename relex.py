@@ -27,6 +27,7 @@ rate), LoRA (extrapolate the merged weights), a rule for K (choose it on validat
 arXiv 2605.21468, whose code subtracts in fp16 and regresses on row numbers, as ours does not.
 """
 import argparse
+import json
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -149,6 +150,11 @@ def find_snapshots(folder):
                 found.setdefault(int(step), Snapshot()).update(part)
             except SafetensorError as error:
                 raise ValueError(f"--snapshots: {path} is damaged ({error}); remove it.") from None
+    for path in Path(folder).glob("step_*/*.safetensors.index.json"):
+        named = json.loads(path.read_text())["weight_map"].values()
+        lost = sorted({name for name in named if not path.with_name(name).is_file()})
+        if lost:
+            raise ValueError(f"--snapshots: {path.with_name(lost[0])} is missing; remove the rest.")
     return dict(sorted(found.items()))
 
 

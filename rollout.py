@@ -21,7 +21,6 @@ What we left out, on purpose: beam search, repetition penalties, several servers
 """
 import functools
 import itertools
-import math
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -30,6 +29,7 @@ from tqdm import tqdm
 
 from engine import decode
 from engine.caches import Cache, has_recurrent_layers, repeat_rows, select_rows
+from engine.context import longest_row, narrowest_window
 from engine.errors import BadInput
 from engine.memory import cache_bytes, free_bytes
 from engine.seeds import row_keys, uniforms
@@ -76,42 +76,12 @@ def stop_ids(model, tokenizer):
         one for one in known if type(one) is not int]  # which models.check_tokens refuses
 
 
-def longest_row(config):
-    """(tokens that a row may have, why no more): the model's context, or less.
-
-    RoPE of the kinds longrope and dynamic turns by other angles once a row is longer than the
-    original context, and keys that are in the cache by then were turned by the old ones. YaRN is
-    often switched on by a factor alone, which makes the context so much longer.
-    """
-    context = getattr(config, "max_position_embeddings", None) or math.inf
-    for rope in rope_settings(config):
-        if rope.get("rope_type", rope.get("type")) == "yarn":
-            original = rope.get("original_max_position_embeddings") or 0
-            context = max(context, int(original * (rope.get("factor") or 1)))
-    found = [(context, f"the model's context of {context:,}")]
-    for rope in rope_settings(config):
-        kind = rope.get("rope_type", rope.get("type"))
-        if kind in ("longrope", "su", "dynamic"):
-            original = rope.get("original_max_position_embeddings") or getattr(
-                config, "original_max_position_embeddings", None) or context
-            found.append((original, f"{original:,}, where its {kind} RoPE changes and cached keys "
-                                    "do not"))
-    return min(found)
-
-
 def refuse_beyond_context(config, prompt, new):
     """Raise BadInput unless a prompt of so many tokens and so many new ones fit in a row."""
     most, why = longest_row(config)
     if prompt + new > most:
         raise BadInput(f"--max-new-tokens {new}: after the longest prompt, of {prompt:,} tokens, "
                        f"they go beyond {why}; at most {max(0, most - prompt):,} fit.")
-
-
-def rope_settings(config):
-    """The config's RoPE settings, dicts: one, or one for each type of layer."""
-    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    nested = [one for one in rope.values() if isinstance(one, dict)]
-    return nested or [rope]
 
 
 def answers(rollouts, tokenizer):
@@ -343,8 +313,7 @@ def sample(model, tokenizer, prompts, *, samples=1, max_new_tokens, temperature=
         else:
             say_once(f"{model.config.model_type}: no fast decode step, the simple loop samples")
     batches = [order[i:i + chunk] for i in range(0, N, chunk)]
-    window = getattr(model.config, "sliding_window", None)
-    crossed = window and max(map(len, tokens)) + max_new_tokens > window
+    crossed = max(map(len, tokens)) + max_new_tokens > narrowest_window(model.config)
     if crossed or has_recurrent_layers(model.config):
         # A window counts cache slots, the gap after a short prompt included, and a recurrent layer
         # reads the gap like a text: no gaps, then.

@@ -24,13 +24,14 @@ import saliency
 import verify
 from engine import pages
 from engine.arithmetic import first_false
+from engine.context import longest_row
 from engine.errors import BadInput, printable, run_cli
 from engine.files import write
 from engine.pages import strength
 from engine.runs import example_of, next_commands
 from logprobs import forward_pass
 from models import load_tokenizer
-from rollout import Rollouts, answers, longest_row, pad, sample
+from rollout import Rollouts, answers, pad, sample
 
 NAMES = {"grpo": "GRPO", "grail": "GRAIL", "oar": "OAR", "delta": "DelTA", "scrl": "SCRL",
          "vine": "VinePPO"}

@@ -31,11 +31,12 @@ import re
 
 import torch
 
+from engine.context import longest_row, rows_that_fit
 from engine.errors import BadInput, run_cli
 from engine.flags import flags, parse
 from engine.seeds import seed_for
 from grpo import outcome_reward, train
-from rollout import longest_row, rewardable, sample, without_thoughts
+from rollout import rewardable, sample, without_thoughts
 from verify import verify_all
 
 
@@ -86,20 +87,6 @@ def verdicts(model, tokenizer, prompts, prefixes, rows, samples, max_new_tokens,
     triples = [(text, *gold) for text, gold in zip(rewardable(texts, finished), asked)]
     right = verify_all(triples, strict=True)
     return torch.tensor(right).float().view(-1, samples), tokens
-
-
-def rows_that_fit(lengths, left, context):
-    """Numbers of prompts in lists, each to be sampled at once: the longest of a list and the most
-    tokens that one of it has left fit into the context. One list, unless the context is short."""
-    lists, longest, most = [], 0, 0
-    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        most = max(most, left[i])
-        if lists and longest + most <= context:
-            lists[-1].append(i)
-        else:
-            lists.append([i])
-            longest, most = lengths[i], left[i]
-    return [sorted(some) for some in lists]
 
 
 def line_advantages(ends, values, verdict):

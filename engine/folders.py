@@ -71,8 +71,19 @@ def mend_config(path, known):
             config.setdefault(old, config[new])
     rope = config.get("rope_parameters")
     if isinstance(rope, dict):
-        config = {**old_rope(rope), **config}
+        both = {**old_rope(rope), **config}
+        if rope_read(known, both) == rope_read(known, config):
+            config = both
     put(path, config)
+
+
+def rope_read(known, config):
+    """What transformers 5 makes of this content of a config.json: rope_parameters, or the error.
+    For classes that transformers 4 never had, the old spelling may be one too many (Gemma 4)."""
+    try:
+        return type(known).from_dict(json.loads(json.dumps(config))).rope_parameters
+    except Exception as error:
+        return error
 
 
 def old_rope(rope):

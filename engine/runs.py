@@ -125,8 +125,10 @@ class Run:
         """Add to summary.json what is not None; returns all that it holds."""
         path = self.folder / "summary.json"
         summary = dict.fromkeys(("step", "before", "after", "example"))
-        if path.exists():
-            summary = json.loads(path.read_text())
+        try:
+            summary |= json.loads(path.read_text()) if path.exists() else {}
+        except (ValueError, TypeError):
+            print(f"{path}: it was damaged, and is written anew.", file=sys.stderr, flush=True)
         summary |= {name: value for name, value in found.items() if value is not None}
         summary["folder"] = str(self.folder)
         write(path, json.dumps(summary, indent=1))

@@ -17,7 +17,7 @@ from engine.errors import BadInput
 ROOT = Path(__file__).resolve().parent.parent
 # They load, ask, sample and grade: a sample depends on them.
 CODE = ("problems", "benchmarks", "models", "logprobs", "rollout", "verify", "engine/seeds",
-        "engine/caches", "engine/decode")
+        "engine/caches", "engine/context", "engine/decode")
 
 
 def describe(model, problems, **settings):
@@ -81,7 +81,9 @@ def read_samples(path):
         try:
             record = json.loads(line)
             if "header" in record:
-                int(record["header"]["samples"])
+                samples = record["header"]["samples"]
+                if type(samples) is not int or samples < 1:
+                    raise ValueError
                 found[record["header"]["data"]] = record["header"], {}
             else:
                 made = found[record["data"]][1].setdefault(record["id"], {})

@@ -11,7 +11,7 @@ import grpo
 import released
 from delta import delta_weights, head_row, lm_head
 from engine.errors import BadInput
-from logprobs import forward_pass
+from logprobs import ScaledHead, forward_pass
 
 H = torch.tensor([[[2., 0], [1, 1], [0, 2]], [[2, 0], [1, 3], [9, 9]],
                   [[2, 0], [1, -1], [0, -2]], [[4, 4], [1, 0], [9, 9]]]).double()  # (B, T, H)
@@ -191,6 +191,32 @@ def test_the_exact_variant_is_the_gradient_of_the_head(temperature):
         found, _ = delta_weights(*geometry, advantages, mask)
     torch.testing.assert_close(found, expected, atol=2e-4, rtol=0)
     assert found[mask].std() > .01
+
+
+@pytest.mark.parametrize("scale, cap", [(.25, None), (1.0, 3.0), (4.0, 2.0)])
+def test_a_scale_and_a_cap_of_the_logits_are_part_of_the_gradient(scale, cap):
+    """Granite and Cohere scale their logits, Gemma 2 caps them: the gradient in the LM head's
+    matrix by autograd, of log-probs that the head's own outcome comes to."""
+    torch.manual_seed(0)
+    plain = torch.nn.Linear(8, 11, bias=False)
+    head = ScaledHead(plain, scale, cap)
+    hidden, ids = torch.randn(3, 5, 8) * 2, torch.randint(11, (3, 5))
+    mask = torch.ones(3, 5, dtype=torch.bool)
+    advantages = torch.tensor([.5, -.25, -.25])
+    v = torch.zeros(3, 5, plain.weight.numel()).double()
+    for i in range(3):
+        for t in range(5):
+            logprob = head(hidden[i, t]).log_softmax(-1)[ids[i, t]]
+            v[i, t] = torch.autograd.grad(logprob, plain.weight)[0].flatten()
+    expected = by_distances(v, advantages, mask, 1)
+    with torch.no_grad():
+        geometry = lm_head(hidden, head, ids, mask)
+        found, _ = delta_weights(*geometry, advantages, mask)
+    torch.testing.assert_close(found, expected, atol=2e-4, rtol=0)
+    with torch.no_grad():
+        geometry = lm_head(hidden, lambda h: head(h), ids, mask)
+        uncapped, _ = delta_weights(*geometry, advantages, mask)
+    assert ((uncapped - found).abs().max() > .01) == bool(cap)  # a scale alone cancels
 
 
 # ------------------------------------------------------------------ in the loop

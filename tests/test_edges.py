@@ -13,6 +13,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from test_problems import characters
+from tokenizers import Tokenizer
+from transformers import Qwen3Config
 
 import evaluate
 import models
@@ -151,6 +153,38 @@ def test_one_process_at_a_time_trains_a_run(tmp_path):
     assert str(tmp_path) not in files.HELD
 
 
+def test_a_run_is_locked_where_python_has_no_fcntl(tmp_path, monkeypatch):
+    """As on Windows: SQLite's lock keeps other processes off, and goes with a kill."""
+    monkeypatch.setattr(files, "fcntl", None)
+    code = ("import sqlite3, sys; base = sqlite3.connect(sys.argv[1], isolation_level=None); "
+            "base.execute('BEGIN EXCLUSIVE'); print(1, flush=True); sys.stdin.read()")
+    other = subprocess.Popen([sys.executable, "-c", code, tmp_path / "lock"], text=True,
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    other.stdout.readline()
+    with pytest.raises(BadInput, match="another process is training this run"):
+        files.hold(tmp_path)
+    other.kill()
+    other.communicate()
+    files.hold(tmp_path)
+    files.hold(tmp_path)  # it is ours already
+    asks = code.replace("sqlite3.connect(", "sqlite3.connect(timeout=0, database=")
+    refused = subprocess.run([sys.executable, "-c", asks, tmp_path / "lock"], text=True,
+                             stdin=subprocess.DEVNULL, capture_output=True)
+    assert "database is locked" in refused.stderr
+    files.release(tmp_path)
+    assert subprocess.run([sys.executable, "-c", asks, tmp_path / "lock"],
+                          stdin=subprocess.DEVNULL, capture_output=True).returncode == 0
+    assert str(tmp_path) not in files.HELD and (tmp_path / "lock").stat().st_size == 0
+
+
+def test_a_damaged_summary_costs_no_run(tmp_path, capsys):
+    run = runs.Run(tmp_path, 3, {}, None)
+    (tmp_path / "summary.json").write_text('{"before": 1')
+    assert run.summarise(step=3)["step"] == 3 and "damaged" in capsys.readouterr().err
+    assert run.summarise(before=2) == {**json.loads((tmp_path / "summary.json").read_text())}
+    assert run.summarise()["step"] == 3 and capsys.readouterr().err == ""
+
+
 def test_a_system_that_cannot_flush_folders_keeps_its_runs(tmp_path, monkeypatch):
     """Windows opens no folder and flushes no file that was opened to be read."""
     import fcntl
@@ -222,9 +256,33 @@ def test_a_reference_that_moved_is_another_run(tmp_path):
         model.bias[1] += 1e-6
     now = checkpoints.fingerprint(model)
     assert now != before
+    wide = torch.nn.Embedding(1001, 77)  # 77,077 numbers, of which one in 19 is hashed
+    table, places = wide.weight.data.view(-1), [0, 1, 1000, 77_075, 77_076]
+    known = {checkpoints.fingerprint(wide)}
+    for place in places:
+        table[place] += 1e-3
+        known.add(checkpoints.fingerprint(wide))
+    assert len(known) == 1 + len(places)
+    assert checkpoints.fingerprint(wide.requires_grad_(False)) in known
     said = checkpoints.differing({"kl_reference": before}, {"kl_reference": now})
     assert "reference of --kl" in said and before in said
     assert not checkpoints.differing({"seed": 1}, {"seed": 1, "kl_reference": now})
+
+
+def test_a_reference_of_another_config_is_another_run(tmp_path):
+    """Another RoPE base, and the same weights are another model."""
+    found = []
+    for theta in (1e4, 1e4, 1e6):
+        model = torch.nn.Linear(2, 2)
+        model.config = Qwen3Config(rope_parameters=dict(rope_type="default", rope_theta=theta))
+        config = argparse.Namespace(name=str(tmp_path / "run"), steps=1, snapshot_every=0, kl=.1)
+        optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))])
+        run = runs.open_run(config, optimizer, [], reference=model)
+        files.release(run.folder)
+        found.append(run.settings["kl_reference_config"])
+    assert found[0] == found[1] != found[2]
+    assert "config.json of the reference" in checkpoints.differing(
+        {"kl_reference_config": found[0]}, {"kl_reference_config": found[2]})
 
 
 def test_recomputing_activations_leaves_dropout_off():
@@ -322,6 +380,24 @@ def test_what_was_asked_differently_is_named():
     assert "not the first" in asked_differently(one, header(characters(), ["Start with 7.", "5"]))
     tokens = {**one, "tokens_sha256": "other", "first_ids": [1, 2]}
     assert "another tokenizer" in asked_differently(one, tokens)
+    assert "reads" in asked_differently(one, {**one, "reading_sha256": "other"})
+    older = {k: v for k, v in one.items() if k != "reading_sha256"}
+    assert asked_differently(older, one) == asked_differently({}, {}) == ""
+    assert "older" in asked_differently({}, one)
+
+
+def test_another_decoder_or_vocabulary_makes_samples_stale():
+    """The prompts' ids are the same, and what the model's ids say is not."""
+    plain, swapped = characters(), characters()
+    one = header(plain, ["Start with 7."])
+    content = json.loads(swapped.backend_tokenizer.to_str())
+    words = content["model"]["vocab"]
+    a, b = [word for word in words if word not in "Start with 7."][-2:]
+    words[a], words[b] = words[b], words[a]
+    swapped = type(plain)(tokenizer_object=Tokenizer.from_str(json.dumps(content)))
+    two = header(swapped, ["Start with 7."])
+    assert one["tokens_sha256"] == two["tokens_sha256"]
+    assert "other text" in asked_differently(one, two)
 
 
 def test_foreign_result_files_are_refused_or_shown_and_not_obeyed(tmp_path, capsys):
@@ -353,6 +429,10 @@ def test_foreign_result_files_are_refused_or_shown_and_not_obeyed(tmp_path, caps
     ("#### (1, 2)", "(1, 2)"), ("#### 72\nThat is all.", "72"), (r"#### \boxed{7}", "7"),
     (r"So $x = \boxed{\frac{1}{2}}$.", r"\frac{1}{2}"), (r"\fbox{3}", "3"), (r"\boxed 7.", "7"),
     ("<think>2, no</think><answer> 5 </answer>", "5"), ("The answer is 7.", "7"),
+    ("**72**", "72"), ("`7`", "7"), ("3 hours and 15 minutes", "3 hours and 15 minutes"),
+    ("90\\text{ square\nunits}", "90\\text{ square\nunits}"), ("undefined", "undefined"),
+    (r"x=2k\pi, \text{ where } k \text{ is an integer}",
+     r"x=2k\pi, \text{ where } k \text{ is an integer}"),
     ("none", "none"), ("Paris", "Paris"), (0, "0"), (0.5, "0.5"), (r"\infty", r"\infty"),
 ])
 def test_a_gold_is_taken_out_of_a_whole_solution(column, gold):
@@ -361,7 +441,8 @@ def test_a_gold_is_taken_out_of_a_whole_solution(column, gold):
 
 @pytest.mark.parametrize("column", [
     None, float("nan"), float("inf"), "", " ", "N/A", "n/a", "nan", "None", "null", "-inf", "####",
-    "#### ", r"\boxed{N/A}", "<answer></answer>", "First add 2.\nThen 3 is left."])
+    "#### ", r"\boxed{N/A}", "<answer></answer>", "First add 2.\nThen 3 is left.", "#DIV/0!",
+    "There are 12 ways to do it", "The result is 72", "5 + 7 = 12, so she has 12 apples", "?"])
 def test_a_gold_that_no_box_can_reach_is_dropped(column, tmp_path, capsys):
     assert problems.short_gold(column)[1]
     path = tmp_path / "set.jsonl"

@@ -5,14 +5,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Gemma3Config, PreTrainedTokenizerFast
 
 import logprobs
 import models
 import problems
+import relex
 import rollout
 import saliency
-from engine import folders
+import verify
+from engine import checkpoints, folders, memory
 from engine.caches import has_recurrent_layers
 from engine.errors import BadInput
 from engine.perturb import perturbation
@@ -102,6 +106,44 @@ def test_the_perturbation_from_a_cache_is_the_one_without(kind):
     torch.testing.assert_close(quick, slow, atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize("kind, more", [
+    ("llama", dict(sliding_window=8)), ("cohere", dict(sliding_window=8, logit_scale=0.25)),
+    ("qwen2", dict(sliding_window=8, use_sliding_window=True, max_window_layers=0)),
+    ("mistral", dict(sliding_window=8)), ("gemma2", {**KINDS["gemma2"], "sliding_window": 8}),
+    ("mixtral", dict(sliding_window=8, num_local_experts=2, num_experts_per_tok=1,
+                     layer_types=["sliding_attention", "full_attention"]))])
+def test_a_window_in_the_config_is_one_of_the_model_or_none(kind, more):
+    """Llama looks through no window whatever its config.json says, and a cache that dropped old
+    keys would take them from it; Mistral does look through one."""
+    model, tokenizer = build(kind, **more), PreTrainedTokenizerFast.from_pretrained(TINY)
+    prompts = ["Start with 7.", "Start with 7, add 5, times 3, minus 4, add 9."]
+    out = rollout.sample(model, tokenizer, prompts, samples=2, max_new_tokens=16)
+    assert worst_difference(model, out) < 1e-4
+
+
+def worst_difference(model, out):
+    """Largest |log-prob of a drawn token - that of the whole model|, row by row, no cache."""
+    worst = 0.0
+    for i, n in enumerate(out.lengths.tolist()):
+        said = out.completion_ids[i, :n]
+        row = torch.cat([out.prompt_ids[i][out.prompt_mask[i]], said])[None]
+        with torch.no_grad():
+            log_p = model(row, use_cache=False).logits[0, -n - 1:-1].log_softmax(-1)  # (n, V)
+        truth = log_p.gather(1, said[:, None])[:, 0]
+        worst = max(worst, float((truth - out.logprobs[i, :n]).abs().max()))
+    return worst
+
+
+@pytest.mark.parametrize("kind, more", [
+    ("persimmon", {}), ("gemma4_unified_text", dict(sliding_window=512)), ("gemma2", {}),
+    ("falcon_h1", {}), ("qwen3_5_text", LINEAR)])
+def test_the_memory_of_any_kind_is_estimated(kind, more):
+    """It is printed before every run; Persimmon has no num_key_value_heads, and Gemma 4's layers
+    differ in head_dim."""
+    config = CONFIG_MAPPING[kind](**{**SIZE, **more})
+    assert memory.cache_bytes(config) >= 4 * 2 * 2 * 8
+
+
 def test_the_head_is_the_model_s_own_where_nothing_is_done_to_its_logits():
     model = build("qwen3")
     assert logprobs.lm_head(model) is model.get_output_embeddings()
@@ -172,7 +214,91 @@ def test_adapters_are_to_be_merged_first(tmp_path):
     refused(tmp_path / "alone", "merge it first")
 
 
+def changed(folder, change):
+    """The embedded model in this folder, its weights by change({name: tensor}) -> the same."""
+    shutil.copytree(TINY, folder)
+    weights = load_file(folder / "model.safetensors")
+    save_file(change(weights), folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def narrow(kind):
+    return lambda weights: {name: (x * 40).to(kind) if x.ndim > 1 else x
+                            for name, x in weights.items()}
+
+
+@pytest.mark.parametrize("change, match", [
+    (narrow(torch.int8), "is I8.*quantization_config"),
+    (narrow(torch.float8_e4m3fn), "is F8_E4M3.*quantization_config"),
+    (narrow(torch.float8_e5m2), "is F8_E5M2"), (narrow(torch.int32), "is I32"),
+    (lambda w: w | {"model.layers.0.self_attn.o_proj.bias": torch.ones(128)}, "o_proj.bias.*place"),
+    (lambda w: w | {"model.layers.0.mlp.up_proj.lora_A.weight": torch.ones(1)}, "lora_A.*place"),
+    (lambda w: w | {"model.layers.1.mlp.up_proj.weight_scale": torch.ones(1)}, "scale.*place"),
+    (lambda w: w | {"model.norm.weight": torch.ones(64)}, r"norm.weight is \[64\].*\[128\]"),
+])
+def test_weights_that_would_load_as_another_model_are_refused(change, match, tmp_path):
+    changed(tmp_path / "m", change)
+    refused(tmp_path / "m", match)
+
+
+def test_weights_of_parts_that_change_no_number_are_left_out(tmp_path):
+    """A value head, a layer too many (one that predicts further ahead), old rotary tables."""
+    changed(tmp_path / "m", lambda weights: weights | {
+        "v_head.summary.weight": torch.ones(1, 128), "model.layers.7.mlp.up_proj.weight":
+        torch.ones(2, 2), "model.rotary_emb.inv_freq": torch.ones(16),
+        "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(16)})
+    found, plain = (problems.load_policy(name)[0] for name in (str(tmp_path / "m"), "tiny"))
+    assert all(torch.equal(a, b) for a, b in zip(found.parameters(), plain.parameters()))
+
+
+@pytest.mark.parametrize("place", ["../model.safetensors", "/etc/model.safetensors",
+                                   "a/../../model.safetensors", "..\\model.safetensors", "C:\\m"])
+def test_an_index_stays_in_its_folder(place, tmp_path):
+    shutil.copytree(TINY, tmp_path / "m")
+    (tmp_path / "m/model.safetensors").rename(tmp_path / "model.safetensors")
+    index = tmp_path / "m/model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": {"model.norm.weight": place}}))
+    refused(tmp_path / "m", "outside of its folder")
+    index.write_text('{"weight_map": 5}')
+    refused(tmp_path / "m", "index.json is damaged")
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "m.pth"])
+def test_pickles_are_refused_with_the_way_to_convert_them(name, tmp_path):
+    shutil.copytree(TINY, tmp_path / "m")
+    (tmp_path / "m/model.safetensors").rename(tmp_path / "m" / name)
+    refused(tmp_path / "m", f"{name}, a pickle.*convert it once.*save_pretrained")
+
+
 # ------------------------------------------------------------------------------ tokens
+
+
+@pytest.mark.parametrize("ids, match", [
+    ("2", "is '2', not a number"), ([2, "x", None], "is 'x'"), ([[2]], r"is \[2\]"),
+    ({"a": 1}, "not a number"), (2.0, "is 2.0"), (True, "is True"), (-1, "number -1")])
+def test_a_stop_token_that_is_no_token_is_refused(ids, match, tmp_path):
+    shutil.copytree(TINY, tmp_path / "m")
+    edit(tmp_path / "m/generation_config.json", eos_token_id=ids)
+    refused(tmp_path / "m", match)
+
+
+def test_a_decoder_of_another_class_is_the_file_s_too(tmp_path):
+    """Ids may agree where texts do not: what is graded is what the decoder writes."""
+    folder = folder_of(tmp_path, "llama", std=0.02)
+    edit(folder / "tokenizer_config.json", tokenizer_class="LlamaTokenizer")
+    _, tokenizer = problems.load_policy(str(folder))
+    file = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    ids = file.encode(models.PROBE, add_special_tokens=False).ids
+    assert tokenizer(models.PROBE, add_special_tokens=False).input_ids == ids
+    assert tokenizer.decode(ids, skip_special_tokens=True) == file.decode(ids)
+
+
+def test_characters_that_the_tokenizer_does_not_know_are_said(capsys):
+    model, tokenizer = problems.load_policy("tiny")
+    problems.note.cache_clear()
+    problems.longest_prompt(model, tokenizer, ["Start with 7.", "Start with 7, \u6f22 add 5."])
+    assert "does not know '\u6f22'" in capsys.readouterr().err
+    problems.longest_prompt(model, tokenizer, ["Start with 7.", "12345, (3/4) = x."])
+    assert capsys.readouterr().err == ""
 
 
 def test_the_tokenizer_is_the_file_s(tmp_path):
@@ -238,6 +364,24 @@ def test_no_row_crosses_the_length_at_which_rope_changes(kind):
     rollout.refuse_beyond_context(model.config, 20, 28)
 
 
+def test_sparse_attention_is_left_before_it_chooses():
+    """DeepSeek 3.2's indexer keeps index_topk keys; beyond them the sampler was .8 nats off."""
+    config = CONFIG_MAPPING["deepseek_v32"](**{**SIZE, "index_topk": 64})
+    with pytest.raises(BadInput, match="beyond 64, where its sparse attention"):
+        rollout.refuse_beyond_context(config, 40, 25)
+    rollout.refuse_beyond_context(config, 40, 24)
+
+
+def test_yarn_makes_the_context_so_much_longer():
+    """Qwen3's card says to add a factor to config.json, and nothing of max_position_embeddings."""
+    rope = dict(rope_type="yarn", rope_theta=1e6, factor=4.0, original_max_position_embeddings=64)
+    model = build("qwen3", max_position_embeddings=64, rope_parameters=rope)
+    assert rollout.longest_row(model.config)[0] == 256
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(TINY)
+    out = rollout.sample(model, tokenizer, ["Start with 7, add 5."], samples=2, max_new_tokens=80)
+    assert out.lengths.max() > 64 and worst_difference(model, out) < 1e-4
+
+
 # ------------------------------------------------------------------------------ the prompt
 
 PARTS = ("{% for m in messages %}{{ m.role }}: {% for part in m.content %}"
@@ -280,6 +424,39 @@ def test_thinking_has_two_names_and_a_note_where_it_has_none(capsys):
     assert capsys.readouterr().err.count("--thinking changes nothing") == 1
 
 
+def special_think_tags():
+    """The embedded tokenizer with <think> and </think> as special tokens: no text holds them."""
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(TINY)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<think>", "</think>"]})
+    return tokenizer
+
+
+@pytest.mark.parametrize("asked, said, box", [
+    ("<think>", r"\boxed{12}. But", None), ("<think>", r"\boxed{1}</think> So \boxed{12}.", "12"),
+    ("", r"<think>\boxed{12}. But", None), ("", r"<think>\boxed{1}</think> \boxed{12}", "12"),
+    ("", r"\boxed{12}<think> or \boxed{1}", "12"), ("", r"So \boxed{12}.", "12"),
+    ("<think></think>", r"So \boxed{12}.", "12"), ("<think>", r"\boxed{1}</think> None.", None),
+])
+def test_think_tags_that_are_special_tokens_are_seen(asked, said, box):
+    tokenizer = special_think_tags()
+    asked = [tokenizer("Ask." + asked, add_special_tokens=False).input_ids]
+    ids = [tokenizer(said, add_special_tokens=False).input_ids]
+    texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
+    assert "think" not in texts[0]
+    graded, = rollout.without_thoughts(tokenizer, asked, ids, texts)
+    span = verify.last_boxed(graded)
+    assert (graded[span[0]:span[1]] if span else None) == (box and rf"\boxed{{{box}}}")
+    if span:  # saliency looks for the box's tokens where the text has it
+        assert texts[0][span[0]:span[1]] == graded[span[0]:span[1]]
+
+
+def test_a_thought_may_be_opened_far_from_the_end_of_the_prompt():
+    opening = "<think>\nOkay, let me think about this step by step, slowly, and in full.\n"
+    assert rollout.opens_a_thought("Is it 5?" + problems.SUFFIX + opening)
+    assert not rollout.opens_a_thought("Is it 5?" + problems.SUFFIX + opening + "</think>")
+    assert not rollout.opens_a_thought("What is <think>?" + problems.SUFFIX + "assistant")
+
+
 @pytest.mark.parametrize("opening, graded", [
     ("<think>\n", ["", r"\boxed{1}.</think> So \boxed{12}."]),
     ("<think>\n\n</think>\n\n", [r"It may be \boxed{12}. But",
@@ -312,6 +489,35 @@ def test_rope_is_saved_in_both_spellings(tmp_path):
                                            rope_scaling=None)
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert model.config.rope_parameters["rope_theta"] == 1e6
+
+
+def test_old_names_are_saved_beside_the_new_ones(tmp_path):
+    """Qwen3-MoE's num_experts is num_local_experts in transformers 5: 4 would be read for 128. No
+    scaling of RoPE is said aloud: gpt-oss had a default. Code that is not there is not named."""
+    model = build("qwen3_moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16)
+    model.config.auto_map = {"AutoModelForCausalLM": "modeling_mine.Mine"}
+    folders.save_model(tmp_path, model)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert saved["num_experts"] == saved["num_local_experts"] == 4
+    assert saved["rope_scaling"] is None and "auto_map" not in saved
+    again, loaded = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not loaded["missing_keys"] and not loaded["unexpected_keys"]
+    ids = torch.arange(5, 25)[None]
+    with torch.no_grad():
+        assert torch.equal(again(ids).logits, model(ids).logits)
+
+
+def test_a_snapshot_keeps_the_names_of_the_model(tmp_path):
+    """On the hub each expert has a tensor of its own, in the model a layer's experts share one."""
+    model = build("mixtral", num_local_experts=2, num_experts_per_tok=1)
+    checkpoints.snapshot(tmp_path, model, 1)
+    found = relex.find_snapshots(tmp_path / "snapshots")[1]
+    assert {name: found[name].shape for name in found} == {
+        name: tensor.shape for name, tensor in model.state_dict().items()}
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "snapshots/step_00001")
+    ids = torch.arange(5, 25)[None]
+    with torch.no_grad():
+        assert torch.equal(again(ids).logits, model(ids).logits)
 
 
 def test_a_folder_saved_here_stops_where_the_run_did(tmp_path):

@@ -90,6 +90,13 @@ def trainer_of(kind, folder, lora=False, **settings):
     return trl_grail.CreditGRPOTrainer(fixed, credit=kind, **about)
 
 
+def test_the_reward_sees_a_thought_that_the_prompt_opened():
+    said = [r"It may be \boxed{12}. But", r"\boxed{1}.</think> So \boxed{12}.", r"\boxed{12}"]
+    asked = ["Ask.<think>\n"] * 2 + ["Ask."]
+    assert trl_grail.right(said, ["12"] * 3, prompts=asked) == [0, 1, 1]
+    assert trl_grail.right(said, ["12"] * 3) == [1, 1, 1]
+
+
 def gradients(kind, folder, **settings):
     """The gradients of the first optimizer step, name -> tensor."""
     found = {}
