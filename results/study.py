@@ -228,15 +228,8 @@ def prepare(args):
     name = "quick" if args.quick else args.grid
     if name == "real" and not (args.model and args.data and args.test):
         raise BadInput("--grid real: needs --model FOLDER --data TRAIN.jsonl --test TEST.jsonl.")
-    rows = problems.load_problems(args.data or "arithmetic", "train")
-    held_out = problems.load_problems(args.test or "arithmetic", "test")
-    asked = {row["problem"] for row in held_out}
-    known, rows = len(rows), [row for row in rows if row["problem"] not in asked]
-    if len(rows) < known:
-        print(f"--data: {known - len(rows)} problems are in --test, too; nobody trains on them")
     setup = {**grid, "model": args.model or "tiny", "device": args.device, "also": args.also,
-             "test": args.test or "arithmetic", "work": f"runs/study/{name}",
-             "held_out": len(held_out[:grid["final"]])}
+             "test": args.test or "arithmetic", "work": f"runs/study/{name}"}
     parse(flags("grpo", ""), [*shlex.split(args.also), "--model", setup["model"]])  # or refuse now
     if args.arms:
         setup["arms"] = args.arms.split(",")
@@ -249,7 +242,14 @@ def prepare(args):
             setup["rates"] = [math.nan]
         if not 0 < setup["rates"][0] <= setup["rates"][-1] < 1:
             raise BadInput(f"--rates {args.rates}: not numbers between 0 and 1, comma between.")
-    setup |= {"seeds": args.seeds or setup["seeds"], "first_seed": args.first_seed}
+    rows = problems.load_problems(args.data or "arithmetic", "train")
+    held_out = problems.load_problems(args.test or "arithmetic", "test")
+    asked = {row["problem"] for row in held_out}
+    known, rows = len(rows), [row for row in rows if row["problem"] not in asked]
+    if len(rows) < known:
+        print(f"--data: {known - len(rows)} problems are in --test, too; nobody trains on them")
+    setup |= {"seeds": args.seeds or setup["seeds"], "first_seed": args.first_seed,
+              "held_out": len(held_out[:grid["final"]])}
     work, validation = Path(setup["work"]), min(grid["validation"], len(rows) // 5)
     work.mkdir(parents=True, exist_ok=True)
     for part, some in (("train", rows[:-validation]), ("validation_rows", rows[-validation:])):

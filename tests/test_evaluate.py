@@ -139,12 +139,12 @@ def beta(a, b):
     "N, n, k, population",
     [
         (200, 1, 1, same(0.2)),
-        (200, 4, 1, same(0.5)),
         (200, 8, 4, same(0.2)),
         (200, 1, 1, beta(2.0, 0.5)),
-        (200, 8, 1, beta(0.4, 1.6)),
-        (500, 1, 1, same(0.8)),
         (500, 8, 4, beta(0.5, 0.5)),
+        pytest.param(200, 4, 1, same(0.5), marks=pytest.mark.slow),
+        pytest.param(200, 8, 1, beta(0.4, 1.6), marks=pytest.mark.slow),
+        pytest.param(500, 1, 1, same(0.8), marks=pytest.mark.slow),
         (1000, 4, 1, same(0.8)),
     ],
 )
@@ -205,7 +205,8 @@ def false_alarms(N, n, S, seed_effect, sims=1000):
     return 100 * ((low > 0) | (high < 0)).double().mean().item()
 
 
-@pytest.mark.parametrize("N, n", [(40, 4), (200, 1), (200, 8), (1000, 2)])
+@pytest.mark.parametrize("N, n", [
+    (40, 4), (200, 1), (200, 8), pytest.param(1000, 2, marks=pytest.mark.slow)])
 def test_paired_bootstrap_raises_false_alarms_at_its_nominal_rate(N, n):
     """Two evaluations of one model differ; a method that finds a winner more often than 1 time in
     20 sells noise. 3-7 % of 1,000 simulated null comparisons, fixed seed."""
