@@ -323,8 +323,10 @@ def test_two_processes_have_the_gradients_of_one(tmp_path):
             assert moved and (whole - sharded).abs().max() < 1e-6
 
 
-def test_reward_rises(tmp_path, monkeypatch):
-    """The command line as a user has it, from sampling to the optimizer, with TRL's own sampler."""
+@pytest.mark.parametrize("steps", [2, pytest.param(8, marks=pytest.mark.slow)])
+def test_the_command_line_trains(steps, tmp_path, monkeypatch):
+    """As a user has it, from sampling to the optimizer, with TRL's own sampler. In eight steps the
+    reward rises; in two the weights do their work and the policy moves."""
     kept = []
 
     class Kept(trl_grail.CreditGRPOTrainer):
@@ -333,13 +335,20 @@ def test_reward_rises(tmp_path, monkeypatch):
             kept.append(self)
 
     monkeypatch.setattr(trl_grail, "CreditGRPOTrainer", Kept)
-    trl_grail.main(f"""--credit grail --max_steps 6 --per_device_train_batch_size 64
-        --gradient_accumulation_steps 1 --max_completion_length 40 --learning_rate 2e-4
+    trl_grail.main(f"""--credit grail --max_steps {steps} --per_device_train_batch_size 64
+        --gradient_accumulation_steps 1 --max_completion_length 48 --learning_rate 2e-4
         --lr_scheduler_type constant --logging_steps 1 --report_to none --use_cpu --bf16 false
         --save_strategy no --gradient_checkpointing false --disable_tqdm true
         --output_dir {tmp_path}""".split())
-    rewards = [line["reward"] for line in kept[0].state.log_history if "reward" in line]
-    assert sum(rewards[-3:]) / 3 > sum(rewards[:2]) / 2 + 0.1, rewards
+    trainer, = kept
+    lines = [line for line in trainer.state.log_history if "reward" in line]
+    rewards = [line["reward"] for line in lines]
+    assert len(rewards) == steps and trainer.credit == "grail"
+    assert 0 < rewards[0] < 1 and all(line["credit/fallback"] < 1 for line in lines)
+    start = problems.load_policy("tiny")[0].state_dict()
+    assert any(not torch.equal(start[n], p) for n, p in trainer.model.state_dict().items())
+    if steps == 8:
+        assert sum(rewards[-4:]) / 4 > sum(rewards[:2]) / 2 + 0.1, rewards
 
 
 SMALL_BENCH = ["--small", "--tokens", "24", "--steps", "2", "--out", "cards.json"]
