@@ -26,10 +26,10 @@ ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "runs/mutants.jsonl"  # a line a mutant
 # The tests that look at a file, the most relevant first. A new file goes here.
 TESTS = {
-    "intervals.py": "intervals evaluate",
-    "rollout.py": "rollout decode grpo",
+    "intervals.py": "intervals edges evaluate",
+    "rollout.py": "rollout decode grpo train_loop",
     "evaluate.py": "flags evaluate bad_inputs",
-    "grpo.py": "flags update train_loop grpo controls runs",
+    "grpo.py": "train_loop update flags grpo controls runs",
     "logprobs.py": "logprobs grpo cores grail controls",
     "saliency.py": "cores grail oar",
     "grail.py": "flags grail cores controls bad_inputs",
