@@ -73,6 +73,7 @@ def test_each_benchmark_is_drawn_from_on_its_own():
     assert draws.shape == (300, 1)
     torch.testing.assert_close(draws, torch.full((300, 1), 49 / 9).double())
     assert bootstrap(values).shape == (2000, 1) and bootstrap(values).std() > .5
+    assert bootstrap(values, None, 101).shape == (200, 1)  # by the hundred
     assert torch.equal(bootstrap(values), bootstrap(values))  # the same draws in every call
 
 

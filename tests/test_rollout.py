@@ -135,6 +135,94 @@ def test_a_text_depends_on_neither_batch_nor_neighbours():
     assert other.texts != together.texts
 
 
+def row_by_row(model, prompts, samples, new, temperature, seed, keys, pad_id, stops):
+    """`sample` without a cache or a batch: each token of each row from the whole model's logits.
+    Returns the fields of Rollouts as lists."""
+    found = []
+    for prompt, key in zip(prompts, keys):
+        for number in seeds.row_keys(seed, [key], samples):
+            ids, logprobs = [], []
+            while len(ids) < new and not (ids and ids[-1] in stops):
+                with torch.no_grad():
+                    logits = model(torch.tensor([prompt + ids])).logits[0, -1:]
+                u = seeds.uniforms(number[None], len(ids))
+                token, logprob = rollout.draw(logits, u, temperature)
+                ids.append(int(token))
+                logprobs.append(float(logprob))
+            found.append((prompt, ids, logprobs))
+    P, T = max(map(len, prompts)), max(len(ids) for _, ids, _ in found)
+    return dict(
+        prompt_ids=[[pad_id] * (P - len(prompt)) + prompt for prompt, _, _ in found],
+        prompt_mask=[[t >= P - len(prompt) for t in range(P)] for prompt, _, _ in found],
+        completion_ids=[ids + [pad_id] * (T - len(ids)) for _, ids, _ in found],
+        lengths=[len(ids) for _, ids, _ in found], finished=[i[-1] in stops for _, i, _ in found],
+        logprobs=[said + [0.0] * (T - len(said)) for _, _, said in found])
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 3, 7, 8, 100])
+def test_all_of_it_is_the_sampler_without_cache_and_batch(batch_size):
+    """Every field of every row, with a padding id that is a token like any other; prompts by their
+    ids, in an order that no length sorts, under keys of their own."""
+    model, tokenizer = tiny(), Numbers()
+    model.generation_config.eos_token_id = [1, 9]
+    tokenizer.pad_token_id = 7
+    prompts = [[5, 6, 7], [8] * 9, [3], [11, 12, 13, 14]]
+    right = row_by_row(model, prompts, 3, 14, 0.8, 5, [4, 0, 7, 2], 7, [1, 9])
+    out = rollout.sample(model, tokenizer, prompts, samples=3, max_new_tokens=14, temperature=0.8,
+                         seed=5, keys=[4, 0, 7, 2], batch_size=batch_size)
+    for name, expected in right.items():
+        value = getattr(out, name)
+        assert value.dtype == {"logprobs": torch.float32, "prompt_mask": torch.bool,
+                               "finished": torch.bool}.get(name, torch.int64)
+        torch.testing.assert_close(value.double(), torch.tensor(expected).double(), atol=1e-5,
+                                   rtol=0)
+    spoken = [ids[:n] for ids, n in zip(right["completion_ids"], right["lengths"])]
+    assert out.sampled == spoken and out.texts == tokenizer.batch_decode(spoken)
+    assert out.sizes == [(len(prompts[i // 3]), n) for i, n in enumerate(right["lengths"])]
+    assert len(set(right["lengths"])) > 3 and len(set(right["finished"])) == 2
+
+
+def test_keys_are_the_places_of_the_prompts_if_none_are_given():
+    options = dict(samples=2, max_new_tokens=8, seed=3)
+    out = rollout.sample(tiny(), Numbers(), PROMPTS, **options)
+    same = rollout.sample(tiny(), Numbers(), PROMPTS, keys=[0, 1, 2], **options)
+    other = rollout.sample(tiny(), Numbers(), PROMPTS, keys=[1, 2, 3], **options)
+    assert out.texts == same.texts != other.texts
+
+
+class Card:
+    """What a card tells the sampler: bytes that are free, and recordings that can be let go."""
+    config = None
+
+    def __init__(self, monkeypatch, free, recorded=None):
+        self.free, self.released = free, 0
+        monkeypatch.setattr(rollout, "cache_bytes", lambda config: 10)
+        monkeypatch.setattr(rollout, "free_bytes", lambda model: model.free)
+        if recorded is not None:
+            self.graphs = self
+            self.recorded = recorded
+
+    def release(self):
+        self.released += 1
+        self.free = 10_000
+
+
+@pytest.mark.parametrize("free, wanted, fit", [
+    (10_000, 7, 7), (10_000, 8, 7), (9_999, 7, 6), (100, 5, 1), (0, 5, 1), (10**9, 64, 64)])
+def test_a_batch_takes_seven_tenths_of_what_is_free(free, wanted, fit, monkeypatch):
+    """A prompt of 100 slots at 10 bytes takes 1,000; one prompt is tried whatever is free."""
+    assert rollout.prompts_that_fit(Card(monkeypatch, free), wanted, 100) == fit
+
+
+@pytest.mark.parametrize("wanted, recorded, fit, released", [
+    (7, {1: 2}, 7, 1), (4, {1: 2}, 4, 1), (3, {1: 2}, 3, 0), (7, {}, 3, 0), (3, {}, 3, 0)])
+def test_recordings_go_where_the_batch_would_not_fit_beside_them(wanted, recorded, fit, released,
+                                                                monkeypatch):
+    """4,286 free bytes hold three prompts, and 10,000 once the recordings are gone."""
+    card = Card(monkeypatch, 4_286, recorded)
+    assert (rollout.prompts_that_fit(card, wanted, 100), card.released) == (fit, released)
+
+
 def test_uniforms_are_uniform_and_uncorrelated():
     """Mean 1/2, variance 1/12, no correlation along rows, prompts or positions (5 sigma each)."""
     keys = seeds.row_keys(0, list(range(100)), 10)

@@ -493,14 +493,16 @@ def test_the_hooks_of_a_method(tmp_path, monkeypatch):
 
 def test_the_controls_reach_the_loop(tmp_path, monkeypatch):
     """--credit uniform: the method's credit is not asked at all; --reward random: coins, with the
-    verdicts logged beside them."""
+    verdicts logged beside them. The second step is past the warm-up, at the whole rate and no more.
+    """
     stage = Stage(monkeypatch, ROWS)
     data = tmp_path / "rows.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    argv = flags(tmp_path / "run", saved_policy(tmp_path / "policy"), data, steps=1,
+    argv = flags(tmp_path / "run", saved_policy(tmp_path / "policy"), data, steps=2, warmup=1,
                  eval_problems=0, credit="uniform", reward="random")
     train(argv, None)
-    line, = json_lines(tmp_path / "run/metrics.jsonl")
+    assert [group["lr"] for _, _, group in stage.passes] == [LR] * 4
+    line, _ = json_lines(tmp_path / "run/metrics.jsonl")
     assert line["weight_min"] == line["weight_max"] == 1 and stage.measured == []
     assert line["right"] == pytest.approx(float(stage.sampled[0].rewards.mean()))
     coins = [sample["reward"] for sample in json_lines(tmp_path / "run/samples.jsonl")]

@@ -27,8 +27,8 @@ OUT = ROOT / "runs/mutants.jsonl"  # a line a mutant
 # The tests that look at a file, the most relevant first. A new file goes here.
 TESTS = {
     "intervals.py": "intervals edges evaluate",
-    "rollout.py": "rollout decode grpo train_loop",
-    "evaluate.py": "flags evaluate bad_inputs",
+    "rollout.py": "rollout models decode grpo",
+    "evaluate.py": "flags evaluate edges bad_inputs",
     "grpo.py": "train_loop update flags grpo controls runs",
     "logprobs.py": "logprobs grpo cores grail controls",
     "saliency.py": "cores grail oar",
