@@ -1,22 +1,26 @@
 """Numbers that survive a referee: each test names a way in which published scores went wrong."""
 
+import hashlib
 import itertools
 import json
 import math
 import os
 import random
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+import transformers
 from test_problems import characters
 
 import evaluate
 import problems
 import verify
 from engine import errors
+from engine.checkpoints import fingerprint
 from engine.errors import BadInput
 from evaluate import pass_at_k
 from intervals import (
@@ -580,6 +584,90 @@ def test_texts_do_not_depend_on_the_batch_size(tmp_path):
         texts.append({(row["id"], row["sample"]): row["text"] for row in rows})
     assert len(texts[0]) == 80 and len(set(texts[0].values())) > 70
     assert texts[0] == texts[1] == texts[2]
+
+
+# --------------------------------------------------------------------------- the header
+
+
+def git(folder, *args):
+    """A git that knows nobody's settings."""
+    who = ["-c", "user.name=x", "-c", "user.email=x", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(["git", *who, *args], cwd=folder, check=True, capture_output=True,
+                          text=True, env={**os.environ, "GIT_CONFIG_GLOBAL": os.devnull})
+    return done.stdout.strip()
+
+
+def test_the_header_knows_the_code_and_its_commit(tmp_path, monkeypatch):
+    """The hash is of the files that load, ask, sample and grade, and of no other; the commit is
+    named, and whether a file was changed since. Without git there is none."""
+    used = ["problems", "models", "logprobs", "rollout", "verify", "engine/seeds", "engine/caches",
+            "engine/decode"]
+    (tmp_path / "engine").mkdir()
+    for name in [*used, "grpo"]:
+        (tmp_path / f"{name}.py").write_text(f"# {name}")
+    monkeypatch.setattr(evaluate, "__file__", str(tmp_path / "evaluate.py"))
+    model = Policy(monkeypatch, None).model
+
+    def header():
+        found = evaluate.describe(model, ROWS, seed=4)
+        return found["code_sha256"], found["made_on"]["commit"]
+
+    whole = "".join(f"# {name}" for name in used)
+    first, commit = header()
+    assert first == hashlib.sha256(whole.encode()).hexdigest()[:16] and commit is None
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-qm", "x")
+    commit = git(tmp_path, "rev-parse", "--short", "HEAD")
+    assert header() == (first, commit)
+    (tmp_path / "grpo.py").write_text("# another")
+    assert header() == (first, f"{commit}-dirty")
+    for name in used:
+        (tmp_path / f"{name}.py").write_text("# another")
+        assert header()[0] != first
+        (tmp_path / f"{name}.py").write_text(f"# {name}")
+    monkeypatch.setenv("PATH", "")
+    assert header() == (first, None)
+
+
+def test_the_header_says_what_was_asked_of_whom(monkeypatch):
+    """Every entry, and what makes a hash another one: a row's text or answer, a setting of the
+    model that its computation depends on, its weights."""
+    model = Policy(monkeypatch, None).model
+
+    class Settings:
+        _commit_hash = "abc"
+
+        def __init__(self, **more):
+            self.more = more
+
+        def to_diff_dict(self):
+            return {"hidden_size": 2, "_name_or_path": "x", "transformers_version": "5", "dtype":
+                    "float32", "torch_dtype": "float32", "use_cache": True, **self.more}
+
+    model.config = Settings()
+    one = evaluate.describe(model, ROWS, data="made", samples=3)
+
+    def digest(value):
+        return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+    rows = [[row["id"], row["problem"], row["answer"]] for row in ROWS]
+    assert {k: v for k, v in one.items() if k not in ("code_sha256", "made_on")} == dict(
+        data="made", samples=3, problems=10, model="stub", revision="abc",
+        weights_sha256=fingerprint(model), config_sha256=digest({"hidden_size": 2}),
+        data_sha256=digest(rows))
+    assert one["made_on"] | {"commit": 0} == {
+        "commit": 0, "device": "cpu", "torch": torch.__version__,
+        "transformers": transformers.__version__}
+    for name in ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache"):
+        model.config = Settings(**{name: "other"})
+        assert evaluate.describe(model, ROWS)["config_sha256"] == one["config_sha256"]
+    model.config = None
+    assert evaluate.describe(model, ROWS)["revision"] is None
+    asked = evaluate.describe_prompts(characters(), ["ab", "c"])
+    ids = characters()(["ab", "c"], add_special_tokens=False).input_ids
+    assert asked == dict(first_prompt="ab", first_ids=ids[0], prompts_sha256=digest(["ab", "c"]),
+                         tokens_sha256=digest(ids))
 
 
 # --------------------------------------------------------------------------- the command line

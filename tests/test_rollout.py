@@ -1,10 +1,13 @@
 """The sampler is the policy, a row depends on its own key alone, and lengths are counted."""
+import contextlib
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 import transformers
 
+import grpo
 import rollout
 from engine import seeds
 from logprobs import forward_pass
@@ -280,6 +283,21 @@ def test_sampling_restores_the_mode_and_leaves_no_graph():
     model.gradient_checkpointing_enable({"use_reentrant": False})
     again = rollout.sample(model, Numbers(), ["5 6"], max_new_tokens=3)
     assert again.texts == out.texts  # the cache survived the checkpointing
+
+
+@pytest.mark.parametrize("device, enabled", [("cpu", False), ("cuda", True)])
+@pytest.mark.parametrize("context", [
+    lambda device: rollout.sampling(SimpleNamespace(
+        device=device, training=False, eval=lambda: None, train=lambda mode: None)),
+    grpo.autocast])
+def test_a_card_multiplies_in_bf16_and_a_cpu_in_fp32(context, device, enabled, monkeypatch):
+    """The sampler and the scorer alike: what PyTorch takes on a card by default is fp16."""
+    asked = []
+    monkeypatch.setattr(torch, "autocast", lambda device, dtype, enabled=True: asked.append(
+        (device, dtype, enabled)) or contextlib.nullcontext())
+    with context(torch.device(device)):
+        pass
+    assert asked == [(device, torch.bfloat16, enabled)]
 
 
 def test_bad_requests_are_refused():

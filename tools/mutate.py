@@ -28,7 +28,7 @@ OUT = ROOT / "runs/mutants.jsonl"  # a line a mutant
 TESTS = {
     "intervals.py": "intervals edges evaluate",
     "rollout.py": "rollout models decode grpo",
-    "evaluate.py": "flags evaluate edges bad_inputs",
+    "evaluate.py": "flags evaluate train_loop edges bad_inputs",
     "grpo.py": "train_loop update flags grpo controls runs",
     "logprobs.py": "logprobs grpo cores grail controls",
     "saliency.py": "cores grail oar",
