@@ -300,6 +300,40 @@ def test_a_card_multiplies_in_bf16_and_a_cpu_in_fp32(context, device, enabled, m
     assert asked == [(device, torch.bfloat16, enabled)]
 
 
+LONG = {"rope_type": "longrope", "original_max_position_embeddings": 32}
+
+
+@pytest.mark.parametrize("config, most, why", [
+    ({}, math.inf, "the model's context of inf"),
+    ({"max_position_embeddings": None}, math.inf, "the model's context of inf"),
+    ({"max_position_embeddings": 4096}, 4096, "the model's context of 4,096"),
+    ({"max_position_embeddings": 64, "rope_parameters": {"rope_type": "yarn"}}, 64, "the model's"),
+    ({"max_position_embeddings": 64, "rope_parameters": LONG}, 32, "32, where its longrope RoPE "
+     "changes and cached keys do not"),
+    ({"max_position_embeddings": 64, "rope_parameters": {"full": {"rope_type": "default"},
+                                                         "local": LONG}}, 32, "32, where"),
+    ({"max_position_embeddings": 64, "rope_scaling": {"type": "dynamic"}}, 64, "64, where its dyn"),
+    ({"max_position_embeddings": 64, "original_max_position_embeddings": 48,
+      "rope_scaling": {"type": "dynamic"}}, 48, "48, where its dynamic"),
+    ({"max_position_embeddings": 64, "original_max_position_embeddings": 48,
+      "rope_parameters": {"rope_type": "default"}}, 64, "the model's context of 64")])
+def test_how_long_a_row_may_be_and_why(config, most, why):
+    found, said = rollout.longest_row(SimpleNamespace(**config))
+    assert found == most and said.startswith(why)
+
+
+def test_what_does_not_fit_is_said_to_the_token():
+    config = SimpleNamespace(max_position_embeddings=2048)
+    rollout.refuse_beyond_context(config, 2000, 48)
+    rollout.refuse_beyond_context(SimpleNamespace(), 10**9, 10**9)
+    for prompt, new, fit in ((2000, 49, 48), (2048, 1, 0), (3000, 1, 0)):
+        with pytest.raises(rollout.BadInput) as refused:
+            rollout.refuse_beyond_context(config, prompt, new)
+        assert str(refused.value) == (
+            f"--max-new-tokens {new}: after the longest prompt, of {prompt:,} tokens, they go "
+            f"beyond the model's context of 2,048; at most {fit} fit.")
+
+
 def test_bad_requests_are_refused():
     for prompts, options in (([], {}), (["5", ""], {}), (["5"], {"samples": 0})):
         with pytest.raises(ValueError):

@@ -441,6 +441,7 @@ def test_the_hooks_of_a_method(tmp_path, monkeypatch):
 
     def judge(rollouts, rows, config, tokenizer, model):
         judged.append((rollouts, rows, tokenizer))
+        stage.now += 3
         if len(judged) == 2:
             return torch.ones(3, GROUP), torch.zeros(rollouts.completion_ids.shape), {"mine": 0.5}
         return stage.sampled[-1].rewards, naive.token_advantages(rollouts), {"mine": 0.25}
@@ -479,6 +480,9 @@ def test_the_hooks_of_a_method(tmp_path, monkeypatch):
     one, two = json_lines(folder / "metrics.jsonl")
     for name, value in right.figures.items():
         assert one[name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
+    # Of 6.5 seconds sampling took 2, the verdicts 3 and the optimizer 1.5.
+    assert (one["sampling_share"], one["judging_share"]) == pytest.approx((2 / 6.5, 3 / 6.5))
+    assert (one["seconds"], two["judging_share"]) == (6.5, 0.6)
     assert one["mine"] == 0.25 and "mine 0.25" in printed and "mine 0.50" in printed
     assert two["informative"] == two["loss"] == two["grad_norm"] == two["ess"] == 0
     assert two["reward"] == 1
