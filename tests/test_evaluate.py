@@ -586,6 +586,16 @@ def test_texts_do_not_depend_on_the_batch_size(tmp_path):
     assert texts[0] == texts[1] == texts[2]
 
 
+def test_tokens_per_second_are_those_of_the_sampler(monkeypatch, tmp_path):
+    """Four batches of two seconds each; what is read from a file takes none."""
+    clock = itertools.count(0, 2)
+    monkeypatch.setattr(evaluate.time, "perf_counter", lambda: next(clock))
+    stub, path = Policy(monkeypatch, lambda i, j: "." * (i + 3 * j)), tmp_path / "x.jsonl"
+    result = stub.evaluate(samples=2, batch_size=6, path=path)
+    assert result["tokens_per_second"] == pytest.approx(sum(2 * i + 3 for i in range(10)) / 8)
+    assert stub.evaluate(samples=2, path=path)["tokens_per_second"] == 0
+
+
 # --------------------------------------------------------------------------- the header
 
 

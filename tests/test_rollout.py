@@ -102,6 +102,14 @@ def test_cut_offs_keep_what_they_should(options, kept):
     torch.testing.assert_close(logprobs, p[ids].log())  # of the full softmax, not the cut one
 
 
+def test_a_nucleus_that_is_reached_exactly_is_full():
+    """Four tokens of a quarter each: two of them reach 0.5, and 0.5 is not below 0.5."""
+    u = (torch.arange(400).double() + 0.5) / 400
+    for top_p, kept in ((0.5, 2), (0.75, 3), (0.75 + 1e-9, 4)):
+        ids, _ = rollout.draw(torch.zeros(400, 4), u, top_p=top_p)
+        assert ids.bincount(minlength=4).nonzero().numel() == kept
+
+
 def test_rare_tokens_of_a_large_vocabulary_are_hit_exactly():
     """One token of 0.999, and Qwen's other 151,935 share the rest: u in the middle of a token's
     share must draw that token. Sums in fp32, whose steps near 1 are 9 shares wide, miss it."""
