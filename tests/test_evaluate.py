@@ -726,6 +726,38 @@ def test_averages_of_the_table_by_hand(capsys):
     assert "90.9 [89.8, 92.0]" in lines["average by problem"]
 
 
+@pytest.mark.parametrize("majority", [False, True])
+def test_every_column_of_the_table_by_hand(majority, capsys):
+    """Twenty problems of two samples: ten with one right, boxed; five with one that is right but
+    not boxed and was cut off. Each number ends where its title ends."""
+    def record(strict, lenient, finished, length, text=""):
+        return dict(strict=strict, lenient=lenient, finished=finished, length=length, text=text)
+
+    right, wrong = record(True, True, True, 6), record(False, False, True, 10, r"\boxed{3}")
+    loose = record(False, True, False, 30)
+    records = [[right, wrong]] * 10 + [[loose, wrong]] * 5 + [[wrong, wrong]] * 5
+    found = evaluate.summarise(records, (2,))
+    ends = [interval(torch.tensor([[score]] * 10 + [[0]] * 10).double())[:, 0].tolist()
+            for score in (0.5, 1)]
+    assert [[found["low"], found["high"]], [*found["pass_at_k"][2][1:]]] == ends
+    evaluate.print_results({"mine": found}, (2,), majority)
+    empty, head, row = capsys.readouterr().out.splitlines()
+    accuracy, pass_2 = (f"{mean} [{100 * low:.1f}, {100 * high:.1f}]"
+                        for mean, (low, high) in zip(("25.0", "50.0"), ends))
+    titles = ["problems", "accuracy (strict)", "Pass@2", "lenient", "majority", "truncated",
+              "length"]
+    values = ["20", accuracy, pass_2, "37.5", "25.0", "12.5", "11.5"]
+    if not majority:
+        del titles[4], values[4]
+    assert empty == "" and head.split() == ["benchmark", *" ".join(titles).split()]
+    assert row.split() == ["mine", *" ".join(values).split()] and row.startswith("mine ")
+    end = 22
+    for title, value in zip(titles, values):
+        end = head.index(title, end) + len(title)
+        assert row[:end].endswith(" " + value), title
+    assert len(row) == len(head) == end
+
+
 def test_ctrl_c_leaves_a_usable_table(tmp_path, monkeypatch, capsys):
     """Ctrl-C in the second of two sets: the first and the finished part of the other appear."""
     random_model(tmp_path)

@@ -234,6 +234,40 @@ def test_recordings_go_where_the_batch_would_not_fit_beside_them(wanted, recorde
     assert (rollout.prompts_that_fit(card, wanted, 100), card.released) == (fit, released)
 
 
+class LikeACard(str):
+    """The CPU, which says that it is a card."""
+    type = "cuda"
+
+
+@pytest.mark.filterwarnings("ignore:.*CUDA is not available")
+@pytest.mark.parametrize("fast", [False, True])
+def test_on_a_card_the_fast_loop_samples_what_fits(fast, monkeypatch, capsys):
+    """Two prompts at a time, asked for with the slots that the longest takes; the fast loop where
+    it knows the model, else the simple one, which is said once."""
+    options = dict(samples=2, max_new_tokens=8, seed=3)
+    plain = rollout.sample(tiny(), Numbers(), PROMPTS, **options)
+    model, asked, loops = tiny(), [], []
+    model.__class__ = type("Card", (type(model),), {"device": LikeACard("cpu")})
+    simple = rollout.generate
+
+    def loop(*args, **more):
+        loops.append((len(args[1]), more))
+        return simple(*args)
+
+    monkeypatch.setattr(rollout, "prompts_that_fit", lambda *about: asked.append(about) or 2)
+    monkeypatch.setattr(rollout.decode, "supports", lambda model: fast)
+    monkeypatch.setattr(rollout.decode if fast else rollout, "generate", loop)
+    rollout.say_once.cache_clear()
+    for _ in range(2):
+        assert rollout.sample(model, Numbers(), PROMPTS, **options).texts == plain.texts
+    rollout.sample(model, Numbers(), PROMPTS, batch_size=2, **options)
+    assert asked == [(model, 3, 2 * (7 + 8))] * 2 + [(model, 1, 2 * (7 + 8))]
+    more = dict(draw=rollout.draw, new_cache=rollout.Cache) if fast else {}
+    assert loops == [(2, more), (1, more)] * 3
+    said = "qwen3: no fast decode step, the simple loop samples\n"
+    assert capsys.readouterr().out == said * (not fast)
+
+
 def test_uniforms_are_uniform_and_uncorrelated():
     """Mean 1/2, variance 1/12, no correlation along rows, prompts or positions (5 sigma each)."""
     keys = seeds.row_keys(0, list(range(100)), 10)
