@@ -170,16 +170,23 @@ def row_by_row(model, prompts, samples, new, temperature, seed, keys, pad_id, st
         logprobs=[said + [0.0] * (T - len(said)) for _, _, said in found])
 
 
-@pytest.mark.parametrize("batch_size", [None, 1, 3, 7, 8, 100])
-def test_all_of_it_is_the_sampler_without_cache_and_batch(batch_size):
-    """Every field of every row, with a padding id that is a token like any other; prompts by their
-    ids, in an order that no length sorts, under keys of their own."""
-    model, tokenizer = tiny(), Numbers()
+@pytest.fixture(scope="module")
+def by_hand():
+    """(model, prompts by their ids, in an order that no length sorts, all fields of 12 rows)."""
+    model, prompts = tiny(), [[5, 6, 7], [8] * 9, [3], [11, 12, 13, 14]]
     model.generation_config.eos_token_id = [1, 9]
+    return model, prompts, row_by_row(model, prompts, 3, 30, 0.8, 5, [4, 0, 7, 2], 7, [1, 9])
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 3, 7, 8, 100])
+def test_all_of_it_is_the_sampler_without_cache_and_batch(batch_size, by_hand):
+    """Every field of every row, under keys of their own, with a padding id that is a token like any
+    other; the longest completion of one batch is not that of another."""
+    (model, prompts, right), tokenizer = by_hand, Numbers()
     tokenizer.pad_token_id = 7
-    prompts = [[5, 6, 7], [8] * 9, [3], [11, 12, 13, 14]]
-    right = row_by_row(model, prompts, 3, 14, 0.8, 5, [4, 0, 7, 2], 7, [1, 9])
-    out = rollout.sample(model, tokenizer, prompts, samples=3, max_new_tokens=14, temperature=0.8,
+    longest = [max(right["lengths"][i:i + 3]) for i in range(0, 12, 3)]
+    assert len(set(longest)) > 1
+    out = rollout.sample(model, tokenizer, prompts, samples=3, max_new_tokens=30, temperature=0.8,
                          seed=5, keys=[4, 0, 7, 2], batch_size=batch_size)
     for name, expected in right.items():
         value = getattr(out, name)
