@@ -14,11 +14,13 @@ from logprobs import forward_pass
 
 
 class Numbers:
-    """A tokenizer of space-separated integers; 0 pads, 1 stops, both special."""
+    """A tokenizer of space-separated integers; 0 pads, 1 stops, both special. Like Llama's, it
+    begins with a BOS, 2, unless it is told not to."""
     pad_token_id, eos_token_id = 0, 1
 
-    def __call__(self, texts, add_special_tokens=False):
-        return type("Encoding", (), {"input_ids": [[int(x) for x in t.split()] for t in texts]})
+    def __call__(self, texts, add_special_tokens=True):
+        ids = [[2] * add_special_tokens + [int(x) for x in text.split()] for text in texts]
+        return SimpleNamespace(input_ids=ids)
 
     def decode(self, ids, skip_special_tokens=True, **_):
         return " ".join(str(int(i)) for i in ids if not (skip_special_tokens and i < 2))
@@ -198,6 +200,18 @@ def test_all_of_it_is_the_sampler_without_cache_and_batch(batch_size, by_hand):
     assert out.sampled == spoken and out.texts == tokenizer.batch_decode(spoken)
     assert out.sizes == [(len(prompts[i // 3]), n) for i, n in enumerate(right["lengths"])]
     assert len(set(right["lengths"])) > 3 and len(set(right["finished"])) == 2
+
+
+def test_every_tensor_is_made_where_the_model_is(by_hand):
+    """Where nothing is said a tensor is made on the meta device here, which has no numbers."""
+    model, prompts, _ = by_hand
+    options = dict(samples=3, max_new_tokens=30, batch_size=6, top_p=0.9, top_k=9)
+    right = rollout.sample(model, Numbers(), prompts, **options)
+    with torch.device("meta"):
+        out = rollout.sample(model, Numbers(), prompts, **options)
+        assert torch.equal(out.completion_mask, right.completion_mask)
+    for name in ("prompt_ids", "prompt_mask", "completion_ids", "lengths", "finished", "logprobs"):
+        assert torch.equal(getattr(out, name), getattr(right, name))
 
 
 def test_keys_are_the_places_of_the_prompts_if_none_are_given():
