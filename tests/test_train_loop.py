@@ -514,6 +514,26 @@ def test_the_controls_reach_the_loop(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "run/summary.json").read_text())["before"] is None
 
 
+def test_policy_and_reference_are_loaded_onto_the_device(monkeypatch):
+    """On --resume the policy from the checkpoint, the reference from what --model names."""
+    asked = []
+
+    def load_policy(*about):
+        asked.append(about)
+        return naive.policy(), "tokenizer"
+
+    monkeypatch.setattr(problems, "load_policy", load_policy)
+    monkeypatch.setattr(grpo, "find", lambda folder, held: (folder, held))
+    config = SimpleNamespace(resume="", model="m", device="card", kl=0.1, lr=0.5)
+    model, tokenizer, reference, optimizer, checkpoint = grpo.load(config)
+    assert asked == [("m", "card")] * 2 and tokenizer == "tokenizer" and checkpoint is None
+    assert all(p.requires_grad for p in model.parameters())
+    assert optimizer.param_groups[0]["lr"] == 0.5
+    assert not any(p.requires_grad for p in reference.parameters()) and reference is not model
+    config.resume, config.kl = "runs/x", 0.0
+    assert grpo.load(config)[2] is None and asked[2:] == [(("runs/x", True), "card")]
+
+
 def test_train_checks_its_settings_itself(tmp_path):
     """A config that another program made did not pass the command line."""
     config = parsed(flags(tmp_path / "run", "nowhere", "nowhere", group=1))
