@@ -29,7 +29,7 @@ TESTS = {
     "intervals.py": "intervals edges evaluate",
     "rollout.py": "rollout models decode grpo",
     "evaluate.py": "flags evaluate train_loop edges bad_inputs",
-    "grpo.py": "train_loop update flags grpo controls runs",
+    "grpo.py": "train_loop update flags grpo rollout controls runs",
     "logprobs.py": "logprobs grpo cores grail controls",
     "saliency.py": "cores grail oar",
     "grail.py": "flags grail cores controls bad_inputs",
