@@ -202,6 +202,26 @@ def test_all_of_it_is_the_sampler_without_cache_and_batch(batch_size, by_hand):
     assert len(set(right["lengths"])) > 3 and len(set(right["finished"])) == 2
 
 
+def test_rows_leave_the_batch_a_quarter_at_a_time(by_hand, monkeypatch):
+    """Copying the cache at every stop would cost more than the rows that have stopped."""
+    (model, prompts, right), left, select = by_hand, [], rollout.select_rows
+
+    def noted(cache, keep):
+        left.append(len(keep))
+        select(cache, keep)
+
+    monkeypatch.setattr(rollout, "select_rows", noted)
+    rollout.sample(model, Numbers(), prompts, samples=3, max_new_tokens=30, temperature=0.8, seed=5,
+                   keys=[4, 0, 7, 2])
+    rows, expected = 12, []
+    for t in range(1, 30):
+        alive = sum(n > t for n in right["lengths"])
+        if alive <= 0.75 * rows:
+            rows = alive
+            expected.append(rows)
+    assert left == expected and len(left) > 2
+
+
 def test_every_tensor_is_made_where_the_model_is(by_hand):
     """Where nothing is said a tensor is made on the meta device here, which has no numbers."""
     model, prompts, _ = by_hand
