@@ -152,7 +152,7 @@ def grade(batch, rollouts, samples, name, tokenizer):
             for i, ((_, gold, _), ok) in enumerate(zip(triples, strict))]
 
 
-def summarise(records, ks=(1,)):
+def summarise(records, ks):
     """The dict of `evaluate` from N lists of n records."""
     def grid(column):  # (N, n)
         return torch.tensor([[r[column] for r in rows] for rows in records], dtype=torch.float64)

@@ -244,11 +244,11 @@ def test_keys_are_the_places_of_the_prompts_if_none_are_given():
 
 class Card:
     """What a card tells the sampler: bytes that are free, and recordings that can be let go."""
-    config = None
+    config = "its own"
 
     def __init__(self, monkeypatch, free, recorded=None):
         self.free, self.released = free, 0
-        monkeypatch.setattr(rollout, "cache_bytes", lambda config: 10)
+        monkeypatch.setattr(rollout, "cache_bytes", {"its own": 10}.get)
         monkeypatch.setattr(rollout, "free_bytes", lambda model: model.free)
         if recorded is not None:
             self.graphs = self
@@ -381,6 +381,17 @@ def test_a_card_multiplies_in_bf16_and_a_cpu_in_fp32(context, device, enabled, m
     with context(torch.device(device)):
         pass
     assert asked == [(device, torch.bfloat16, enabled)]
+
+
+@pytest.mark.parametrize("width", [2, 31, 32, 33, 34, 60])
+def test_padding_opens_no_thought_and_the_prompt_s_first_token_may(width):
+    """Token 5 is <think>, 6 </think>. A box in a thought that never ends is no answer."""
+    words = {5: "<think>", 6: "</think>"}
+    tokenizer = SimpleNamespace(decode=lambda ids: " ".join(words.get(i, "x") for i in ids))
+    prompts, texts = [[5, 9], [7, 9], [5, 6], [6, 5]], ["a", "b", "c", "d</think> e"]
+    ids, mask = rollout.pad([*prompts, [7] * width], 5, "left")
+    asked = SimpleNamespace(prompt_ids=ids, prompt_mask=mask, texts=[*texts, "f"])
+    assert rollout.answers(asked, tokenizer) == ["", "b", "c", "d</think> e", "f"]
 
 
 LONG = {"rope_type": "longrope", "original_max_position_embeddings": 32}
