@@ -172,7 +172,7 @@ def write_records(file, records):
     file.flush()
 
 
-def summarise(records, ks=(1,)):
+def summarise(records, ks):
     """The dict of `evaluate` from N lists of n records."""
     def grid(column):  # (N, n)
         return torch.tensor([[r[column] for r in rows] for rows in records], dtype=torch.float64)

@@ -267,6 +267,17 @@ def generate(model, prompt_ids, prompt_mask, samples, keys, stops, max_new_token
     return ids.masked_fill(beyond, pad_id), lengths, finished, logprobs.masked_fill(beyond, 0.0)
 
 
+def prompts_that_fit(model, wanted, slots):
+    """How many of `wanted` prompts may be in one batch on a card, at least 1; each needs so many
+    slots of the KV cache, which may take 0.7 of what is free. The rest waits for the next batch.
+    """
+    each, room = cache_bytes(model.config) * slots, 0.7 * free_bytes(model)  # bytes
+    if wanted * each > room and "graphs" in vars(model) and model.graphs.recorded:
+        model.graphs.release()  # the next update makes them again
+        room = 0.7 * free_bytes(model)
+    return max(1, min(wanted, int(room / each)))
+
+
 @functools.lru_cache
 def say_once(text):
     print(text)
@@ -302,12 +313,7 @@ def sample(model, tokenizer, prompts, *, samples=1, max_new_tokens, temperature=
     loop = generate
     if device.type == "cuda":
         slots = max(map(len, tokens)) + max_new_tokens
-        # The cache may take 0.7 of what is free; what does not fit waits for the next batch.
-        each, room = cache_bytes(model.config) * slots * samples, 0.7 * free_bytes(model)  # bytes
-        if chunk * each > room and "graphs" in vars(model) and model.graphs.recorded:
-            model.graphs.release()  # the next update makes them again
-            room = 0.7 * free_bytes(model)
-        chunk = max(1, min(chunk, int(room / each)))
+        chunk = prompts_that_fit(model, chunk, slots * samples)
         if decode.supports(model):
             loop = functools.partial(decode.generate, draw=draw, new_cache=Cache)
         else:

@@ -83,7 +83,8 @@ def worker(args):
             "same_weights": bool((all_of == all_of[0]).all())}))
 
 
-def main():
+def main(argv=None):
+    argv = sys.argv[1:] if argv is None else argv
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     add = parser.add_argument
     add("--runs", default="1x64,2x64,2x128", help="processes x completions a step, comma between")
@@ -94,7 +95,7 @@ def main():
     add("--small", action="store_true", help="a model of 0.1 M parameters, on the CPU")
     add("--out", default="cards.json")
     add("--worker", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     if args.worker:
         return worker(args)
     result = {"card": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
@@ -108,7 +109,7 @@ def main():
             [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", n,
              "--num_machines", "1", "--main_process_port", "0", "--dynamo_backend", "no",
              "--mixed_precision", "no" if args.small else "bf16",
-             *(["--multi_gpu"] if int(n) > 1 else []), __file__, "--worker", *sys.argv[1:],
+             *(["--multi_gpu"] if int(n) > 1 else []), __file__, "--worker", *argv,
              "--runs", run, "--out", part], check=True,  # more cards than processes: TRL refuses
             env={**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(int(n))))})
         result[run] = json.loads(Path(part).read_text())

@@ -282,15 +282,8 @@ def prepare(args):
         raise BadInput("--grid real: needs --model FOLDER --data TRAIN.jsonl --test TEST.jsonl.")
     data = args.data or grid.get("data", "arithmetic")
     test = args.test or grid.get("data", "arithmetic")
-    rows = problems.load_problems(data, "train")
-    held_out = problems.load_problems(test, "test")
-    asked = {row["problem"] for row in held_out}
-    known, rows = len(rows), [row for row in rows if row["problem"] not in asked]
-    if len(rows) < known:
-        print(f"--data: {known - len(rows)} problems are in --test, too; nobody trains on them")
     setup = {**grid, "model": args.model or grid.get("model", "tiny"), "device": args.device,
-             "also": args.also, "test": test, "work": f"runs/study/{name}",
-             "held_out": len(held_out[:grid["final"]])}
+             "also": args.also, "test": test, "work": f"runs/study/{name}"}
     parse(flags("grpo", ""), [*shlex.split(args.also), "--model", setup["model"]])  # or refuse now
     if args.arms:
         setup["arms"] = args.arms.split(",")
@@ -303,7 +296,14 @@ def prepare(args):
             setup["rates"] = [math.nan]
         if not 0 < setup["rates"][0] <= setup["rates"][-1] < 1:
             raise BadInput(f"--rates {args.rates}: not numbers between 0 and 1, comma between.")
-    setup |= {"seeds": args.seeds or setup["seeds"], "first_seed": args.first_seed}
+    rows = problems.load_problems(data, "train")
+    held_out = problems.load_problems(test, "test")
+    asked = {row["problem"] for row in held_out}
+    known, rows = len(rows), [row for row in rows if row["problem"] not in asked]
+    if len(rows) < known:
+        print(f"--data: {known - len(rows)} problems are in --test, too; nobody trains on them")
+    setup |= {"seeds": args.seeds or setup["seeds"], "first_seed": args.first_seed,
+              "held_out": len(held_out[:grid["final"]])}
     work, validation = Path(setup["work"]), min(grid["validation"], len(rows) // 5)
     work.mkdir(parents=True, exist_ok=True)
     for part, some in (("train", rows[:-validation]), ("validation_rows", rows[-validation:])):

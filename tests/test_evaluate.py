@@ -1,24 +1,28 @@
 """Numbers that survive a referee: each test names a way in which published scores went wrong."""
 
+import hashlib
 import itertools
 import json
 import math
 import os
 import random
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+import transformers
 from test_problems import characters
 
 import evaluate
 import intervals
 import problems
 import verify
-from engine import errors
+from engine import errors, samples
+from engine.checkpoints import fingerprint
 from engine.errors import BadInput
 from evaluate import pass_at_k
 from intervals import (
@@ -141,12 +145,12 @@ def beta(a, b):
     "N, n, k, population",
     [
         (200, 1, 1, same(0.2)),
-        (200, 4, 1, same(0.5)),
         (200, 8, 4, same(0.2)),
         (200, 1, 1, beta(2.0, 0.5)),
-        (200, 8, 1, beta(0.4, 1.6)),
-        (500, 1, 1, same(0.8)),
         (500, 8, 4, beta(0.5, 0.5)),
+        pytest.param(200, 4, 1, same(0.5), marks=pytest.mark.slow),
+        pytest.param(200, 8, 1, beta(0.4, 1.6), marks=pytest.mark.slow),
+        pytest.param(500, 1, 1, same(0.8), marks=pytest.mark.slow),
         (1000, 4, 1, same(0.8)),
     ],
 )
@@ -207,7 +211,8 @@ def false_alarms(N, n, S, seed_effect, sims=1000):
     return 100 * ((low > 0) | (high < 0)).double().mean().item()
 
 
-@pytest.mark.parametrize("N, n", [(40, 4), (200, 1), (200, 8), (1000, 2)])
+@pytest.mark.parametrize("N, n", [
+    (40, 4), (200, 1), (200, 8), pytest.param(1000, 2, marks=pytest.mark.slow)])
 def test_paired_bootstrap_raises_false_alarms_at_its_nominal_rate(N, n):
     """Two evaluations of one model differ; a method that finds a winner more often than 1 time in
     20 sells noise. 3-7 % of 1,000 simulated null comparisons, fixed seed."""
@@ -581,6 +586,105 @@ def test_texts_do_not_depend_on_the_batch_size(tmp_path):
         texts.append({(row["id"], row["sample"]): row["text"] for row in rows})
     assert len(texts[0]) == 80 and len(set(texts[0].values())) > 70
     assert texts[0] == texts[1] == texts[2]
+
+
+def test_tokens_per_second_are_those_of_the_sampler(monkeypatch, tmp_path):
+    """Four batches of two seconds each; what is read from a file takes none."""
+    clock = itertools.count(0, 2)
+    monkeypatch.setattr(evaluate.time, "perf_counter", lambda: next(clock))
+    stub, path = Policy(monkeypatch, lambda i, j: "." * (i + 3 * j)), tmp_path / "x.jsonl"
+    result = stub.evaluate(samples=2, batch_size=6, path=path)
+    assert result["tokens_per_second"] == pytest.approx(sum(2 * i + 3 for i in range(10)) / 8)
+    assert stub.evaluate(samples=2, path=path)["tokens_per_second"] == 0
+
+
+# --------------------------------------------------------------------------- the header
+
+
+def git(folder, *args):
+    """A git that knows nobody's settings."""
+    who = ["-c", "user.name=x", "-c", "user.email=x", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(["git", *who, *args], cwd=folder, check=True, capture_output=True,
+                          text=True, env={**os.environ, "GIT_CONFIG_GLOBAL": os.devnull})
+    return done.stdout.strip()
+
+
+def test_the_header_knows_the_code_and_its_commit(tmp_path, monkeypatch):
+    """The hash is of the files that load, ask, sample and grade, and of no other; the commit is
+    named, and whether a file was changed since. Without git there is none."""
+    used = ["problems", "benchmarks", "models", "logprobs", "rollout", "verify", "engine/seeds",
+            "engine/caches", "engine/context", "engine/decode"]
+    (tmp_path / "engine").mkdir()
+    for name in [*used, "grpo"]:
+        (tmp_path / f"{name}.py").write_text(f"# {name}")
+    monkeypatch.setattr(samples, "ROOT", tmp_path)
+    model = Policy(monkeypatch, None).model
+
+    def header():
+        found = evaluate.describe(model, ROWS, seed=4)
+        return found["code_sha256"], found["made_on"]["commit"]
+
+    whole = "".join(f"# {name}" for name in used)
+    first, commit = header()
+    assert first == hashlib.sha256(whole.encode()).hexdigest()[:16] and commit is None
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-qm", "x")
+    commit = git(tmp_path, "rev-parse", "--short", "HEAD")
+    assert header() == (first, commit)
+    (tmp_path / "grpo.py").write_text("# another")
+    assert header() == (first, f"{commit}-dirty")
+    for name in used:
+        (tmp_path / f"{name}.py").write_text("# another")
+        assert header()[0] != first
+        (tmp_path / f"{name}.py").write_text(f"# {name}")
+    monkeypatch.setenv("PATH", "")
+    assert header() == (first, None)
+
+
+def test_the_header_says_what_was_asked_of_whom(monkeypatch):
+    """Every entry, and what makes a hash another one: a row's text or answer, a setting of the
+    model that its computation depends on, its weights."""
+    model = Policy(monkeypatch, None).model
+
+    class Settings:
+        _commit_hash = "abc"
+
+        def __init__(self, **more):
+            self.more = more
+
+        def to_diff_dict(self):
+            return {"hidden_size": 2, "_name_or_path": "x", "transformers_version": "5", "dtype":
+                    "float32", "torch_dtype": "float32", "use_cache": True, **self.more}
+
+    model.config = Settings()
+    one = evaluate.describe(model, ROWS, data="made", samples=3)
+
+    def digest(value):
+        return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+    rows = [[row["id"], row["problem"], row["answer"]] for row in ROWS]
+    assert {k: v for k, v in one.items() if k not in ("code_sha256", "made_on")} == dict(
+        data="made", samples=3, problems=10, model="stub", revision="abc",
+        weights_sha256=fingerprint(model), config_sha256=digest({"hidden_size": 2}),
+        data_sha256=digest(rows))
+    assert one["made_on"] | {"commit": 0} == {
+        "commit": 0, "device": "cpu", "torch": torch.__version__,
+        "transformers": transformers.__version__}
+    for name in ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache"):
+        model.config = Settings(**{name: "other"})
+        assert evaluate.describe(model, ROWS)["config_sha256"] == one["config_sha256"]
+    model.config = None
+    assert evaluate.describe(model, ROWS)["revision"] is None
+    asked = evaluate.describe_prompts(characters(), ["ab", "c"])
+    ids = characters()(["ab", "c"], add_special_tokens=False).input_ids
+    reading = asked.pop("reading_sha256")
+    assert asked == dict(first_prompt="ab", first_ids=ids[0], prompts_sha256=digest(["ab", "c"]),
+                         tokens_sha256=digest(ids))
+    other = characters()
+    other.add_tokens(["<new>"])  # the same prompts in the same ids; what the model says, not
+    asked = evaluate.describe_prompts(other, ["ab", "c"])
+    assert asked["tokens_sha256"] == digest(ids) and asked["reading_sha256"] != reading
 
 
 # --------------------------------------------------------------------------- the command line

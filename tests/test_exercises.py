@@ -498,8 +498,10 @@ def pytest_of(*arguments):
     """(exit status, what pytest prints and which of our modules it needed) of marking exercises."""
     code = ("import sys, pytest; status = pytest.main(sys.argv[1:]); "
             "print('imported', {'transformers', 'grpo'} & set(sys.modules)); sys.exit(status)")
+    plain = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # some take a second to import
     done = subprocess.run([sys.executable, "-c", code, "exercises", "-p", "no:cacheprovider",
-                           *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300)
+                           *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300,
+                          env=plain)
     return done.returncode, done.stdout + done.stderr
 
 

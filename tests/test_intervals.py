@@ -73,6 +73,7 @@ def test_each_benchmark_is_drawn_from_on_its_own():
     assert draws.shape == (300, 1)
     torch.testing.assert_close(draws, torch.full((300, 1), 49 / 9).double())
     assert bootstrap(values).shape == (2000, 1) and bootstrap(values).std() > .5
+    assert bootstrap(values, None, 101).shape == (200, 1)  # by the hundred
     assert torch.equal(bootstrap(values), bootstrap(values))  # the same draws in every call
 
 
@@ -115,7 +116,8 @@ def test_the_sign_test_by_enumeration(better, worse):
     n = better + worse
     coins = [bits.bit_count() for bits in range(2**n)]
     p = sum(abs(heads - n / 2) >= abs(better - n / 2) for heads in coins) / 2**n
-    d = torch.tensor([.25] * better + [-.5] * worse + [0, 1e-12, -1e-12]).double()
+    ties = [0, 1e-12, -1e-12, 1e-9, -1e-9]
+    d = torch.tensor([.25] * better + [-.5] * worse + ties, dtype=torch.float64)
     assert sign_test(d) == (better, worse, pytest.approx(p))
 
 
@@ -156,7 +158,7 @@ def test_only_whole_lines_and_whole_problems_are_read(tmp_path):
             read_samples(path)
 
 
-ROW = dict(name="gsm8k", problems=100, a=.5, b=.525, low=-.01, high=.06, difference=.025, better=7,
+ROW = dict(name="gsm8k", problems=100, a=.5, b=.75, low=-.2, high=.6, difference=.25, better=7,
            worse=3, p=.34375, needed=1234, verdict="not distinguishable")
 
 
@@ -169,10 +171,10 @@ def test_a_comparison_is_printed_in_per_cent(args, a, b, monkeypatch, capsys):
     intervals.print_comparison(args)
     lines = capsys.readouterr().out.splitlines()
     assert asked == [(a, b)] and lines[:2] == [f"A: {' '.join(a)}", f"B: {' '.join(b)}"]
-    assert lines[4].split() == "gsm8k 100 50.0 52.5 +2.5 [-1.0, +6.0]".split()
+    assert lines[4].split() == "gsm8k 100 50.0 75.0 +25.0 [-20.0, +60.0]".split()
     assert lines[5] == "  not distinguishable; better/worse 7/3; sign p 0.344; needed 1234"
     # Every column ends where its title ends.
-    for title, value in (("problems", "100"), ("B - A", "+2.5"), ("95 % interval", "+6.0]")):
+    for title, value in (("problems", "100"), ("B - A", "+25.0"), ("95 % interval", "+60.0]")):
         assert lines[3].index(title) + len(title) == lines[4].index(value) + len(value)
     about = " ".join(" ".join(lines).split())
     single = ("one run each: this is about these two checkpoints, not about the methods; give "
@@ -193,6 +195,93 @@ def test_a_comparison_fits_in_80_columns_whatever_it_says(monkeypatch, capsys):
     assert max(map(len, lines)) <= 80 and any("sign p <0.001;" in line for line in lines)
     assert any("123456 " in line and "100.0" in line for line in lines)
     assert "9 runs of A, 9 of B: the interval is over problems and seeds" in lines
+
+
+ASKED = dict(first_prompt="Solve: 1+1?", prompts_sha256="p", tokens_sha256="t", first_ids=[5, 6])
+WAYS = [
+    ({}, ""), ({"first_ids": [7]}, ""), ({"temperature": 2}, ""),
+    ({"first_prompt": "Solve: 1+2?"},
+     "the first prompt was ...'Solve: 1+1?', and is now ...'Solve: 1+2?' (chat template?)"),
+    ({"first_prompt": "Solve: 1+1?!", "prompts_sha256": "q"},
+     "the first prompt was ...'Solve: 1+1?', and is now ...'Solve: 1+1?!' (chat template?)"),
+    ({"prompts_sha256": "q", "tokens_sha256": "u"},
+     "the prompts differ, though not the first (prompts_sha256 'p' and 'q')"),
+    ({"tokens_sha256": "u", "first_ids": [1, 2, 3]},
+     "another tokenizer wrote the same prompts in other tokens (the first in 2, now in 3, "
+     "tokens_sha256 't' and 'u')"),
+    ({"tokens_sha256": None, "first_ids": None},
+     "another tokenizer wrote the same prompts in other tokens (the first in 2, now in 0, "
+     "tokens_sha256 't' and None)")]
+
+
+@pytest.mark.parametrize("changes, said", WAYS)
+def test_the_way_of_asking_that_differs_is_said(changes, said):
+    assert intervals.asked_differently(ASKED, ASKED | changes) == said
+
+
+@pytest.mark.parametrize("at", [0, 20, 21, 100])
+def test_of_long_prompts_the_place_where_they_part_is_shown(at):
+    """Sixty characters, of which up to twenty stand before the first that differs."""
+    a, b = ("".join(chr(65 + i % 26) for i in range(at)) + mark + "." * 100 for mark in "xy")
+    start = max(0, at - 20)
+    said = intervals.asked_differently({"first_prompt": a}, {"first_prompt": b})
+    assert said == (f"the first prompt was ...{a[start:start + 60]!r}, and is now "
+                    f"...{b[start:start + 60]!r} (chat template?)")
+
+
+def written(path, *benchmarks):
+    """A file of samples; a benchmark is (name, {id: verdicts}, what else its header says)."""
+    lines = []
+    for name, rows, more in benchmarks:
+        n = len(next(iter(rows.values())))
+        lines.append(line(header=dict(data=name, samples=n, **more)))
+        lines += [line(data=name, id=i, sample=j, strict=right)
+                  for i, verdicts in rows.items() for j, right in enumerate(verdicts)]
+    path.write_text("".join(lines))
+    return str(path)
+
+
+NOTED = ["problems", "data_sha256", "temperature", "top_p", "top_k", "max_new_tokens", "thinking",
+         "code_sha256"]
+
+
+@pytest.mark.parametrize("what", NOTED)
+def test_a_setting_that_differs_is_noted_and_nothing_else(what, tmp_path, capsys):
+    rows, more = {"1": [True], "2": [False]}, ASKED | dict.fromkeys(NOTED, 3)
+    a = written(tmp_path / "a", ("d", rows, more), ("e", rows, more))
+    b = written(tmp_path / "b", ("d", rows, more), ("e", rows, more | {what: 4, "seed": 9}))
+    intervals.compare([a, a], [a, b])
+    assert capsys.readouterr().out == f"note: e: {what} is [3, 3, 3, 4]\n"
+
+
+def test_files_that_were_asked_in_two_other_ways_get_one_note(tmp_path, capsys):
+    rows = {"1": [True], "2": [False]}
+    files = [written(tmp_path / str(i), ("d", rows, ASKED | changes))
+             for i, changes in enumerate(({}, {"first_prompt": "b"}, {"first_prompt": "a"}))]
+    intervals.compare(files[:1], files[1:])
+    assert capsys.readouterr().out == (
+        "note: d: the files were asked differently: the first prompt was ...'Solve: 1+1?', and is "
+        "now ...'a' (chat template?)\n")
+    intervals.compare(files[1:2], files[1:2])
+    assert capsys.readouterr().out == ""
+
+
+def test_only_what_every_file_has_is_compared(tmp_path):
+    """Two samples here and one there; a benchmark that one lacks, one with a single problem in
+    common, problems that one lacks: two benchmarks are left, of three problems and of two."""
+    both = {"1": [True, False], "2": [True, True], "3": [False, False], "4": [True, True]}
+    few = {"1": [True, True], "5": [False, False]}
+    a = written(tmp_path / "a", ("x", both, {}), ("y", few, {}), ("z", both, {}), ("w", both, {}))
+    b = written(tmp_path / "b", ("z", {"2": [False], "9": [True], "4": [True]}, {}),
+                ("y", {"1": [True], "6": [True]}, {}),
+                ("x", {"3": [True], "2": [True], "1": [True]}, {}))
+    rows = intervals.compare([a], [b])
+    assert [(r["name"], r["problems"], r["better"], r["worse"]) for r in rows] == [
+        ("x", 3, 2, 0), ("z", 2, 0, 1), ("average by benchmark", 5, 2, 1),
+        ("average by problem", 5, 2, 1)]
+    assert [r["a"] for r in rows] == pytest.approx([.5, 1, .75, 3.5 / 5])
+    assert [r["b"] for r in rows] == pytest.approx([1, .5, .75, 4 / 5])
+    assert [r["difference"] for r in rows] == pytest.approx([.5, -.5, 0, .1])
 
 
 @pytest.mark.parametrize("args", [["x"], ["x", "y", "z"], ["vs", "x"], ["x", "vs"]])

@@ -1,21 +1,26 @@
 """The sampler is the policy, a row depends on its own key alone, and lengths are counted."""
+import contextlib
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 import transformers
 
+import grpo
 import rollout
 from engine import seeds
 from logprobs import forward_pass
 
 
 class Numbers:
-    """A tokenizer of space-separated integers; 0 pads, 1 stops, both special."""
+    """A tokenizer of space-separated integers; 0 pads, 1 stops, both special. Like Llama's, it
+    begins with a BOS, 2, unless it is told not to."""
     pad_token_id, eos_token_id = 0, 1
 
-    def __call__(self, texts, add_special_tokens=False):
-        return type("Encoding", (), {"input_ids": [[int(x) for x in t.split()] for t in texts]})
+    def __call__(self, texts, add_special_tokens=True):
+        ids = [[2] * add_special_tokens + [int(x) for x in text.split()] for text in texts]
+        return SimpleNamespace(input_ids=ids)
 
     def decode(self, ids, skip_special_tokens=True, **_):
         return " ".join(str(int(i)) for i in ids if not (skip_special_tokens and i < 2))
@@ -99,6 +104,14 @@ def test_cut_offs_keep_what_they_should(options, kept):
     torch.testing.assert_close(logprobs, p[ids].log())  # of the full softmax, not the cut one
 
 
+def test_a_nucleus_that_is_reached_exactly_is_full():
+    """Four tokens of a quarter each: two of them reach 0.5, and 0.5 is not below 0.5."""
+    u = (torch.arange(400).double() + 0.5) / 400
+    for top_p, kept in ((0.5, 2), (0.75, 3), (0.75 + 1e-9, 4)):
+        ids, _ = rollout.draw(torch.zeros(400, 4), u, top_p=top_p)
+        assert ids.bincount(minlength=4).nonzero().numel() == kept
+
+
 def test_rare_tokens_of_a_large_vocabulary_are_hit_exactly():
     """One token of 0.999, and Qwen's other 151,935 share the rest: u in the middle of a token's
     share must draw that token. Sums in fp32, whose steps near 1 are 9 shares wide, miss it."""
@@ -133,6 +146,167 @@ def test_a_text_depends_on_neither_batch_nor_neighbours():
     assert len(set(together.texts)) > 6  # and the rows do differ
     other = rollout.sample(model, Numbers(), PROMPTS, **{**options, "seed": 8})
     assert other.texts != together.texts
+
+
+def row_by_row(model, prompts, samples, new, temperature, seed, keys, pad_id, stops):
+    """`sample` without a cache or a batch: each token of each row from the whole model's logits.
+    Returns the fields of Rollouts as lists."""
+    found = []
+    for prompt, key in zip(prompts, keys):
+        for number in seeds.row_keys(seed, [key], samples):
+            ids, logprobs = [], []
+            while len(ids) < new and not (ids and ids[-1] in stops):
+                with torch.no_grad():
+                    logits = model(torch.tensor([prompt + ids])).logits[0, -1:]
+                u = seeds.uniforms(number[None], len(ids))
+                token, logprob = rollout.draw(logits, u, temperature)
+                ids.append(int(token))
+                logprobs.append(float(logprob))
+            found.append((prompt, ids, logprobs))
+    P, T = max(map(len, prompts)), max(len(ids) for _, ids, _ in found)
+    return dict(
+        prompt_ids=[[pad_id] * (P - len(prompt)) + prompt for prompt, _, _ in found],
+        prompt_mask=[[t >= P - len(prompt) for t in range(P)] for prompt, _, _ in found],
+        completion_ids=[ids + [pad_id] * (T - len(ids)) for _, ids, _ in found],
+        lengths=[len(ids) for _, ids, _ in found], finished=[i[-1] in stops for _, i, _ in found],
+        logprobs=[said + [0.0] * (T - len(said)) for _, _, said in found])
+
+
+@pytest.fixture(scope="module")
+def by_hand():
+    """(model, prompts by their ids, in an order that no length sorts, all fields of 12 rows)."""
+    model, prompts = tiny(), [[5, 6, 7], [8] * 9, [3], [11, 12, 13, 14]]
+    model.generation_config.eos_token_id = [1, 9]
+    return model, prompts, row_by_row(model, prompts, 3, 30, 0.8, 5, [4, 0, 7, 2], 7, [1, 9])
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 3, 7, 8, 100])
+def test_all_of_it_is_the_sampler_without_cache_and_batch(batch_size, by_hand):
+    """Every field of every row, under keys of their own, with a padding id that is a token like any
+    other; the longest completion of one batch is not that of another."""
+    (model, prompts, right), tokenizer = by_hand, Numbers()
+    tokenizer.pad_token_id = 7
+    longest = [max(right["lengths"][i:i + 3]) for i in range(0, 12, 3)]
+    assert len(set(longest)) > 1
+    out = rollout.sample(model, tokenizer, prompts, samples=3, max_new_tokens=30, temperature=0.8,
+                         seed=5, keys=[4, 0, 7, 2], batch_size=batch_size)
+    for name, expected in right.items():
+        value = getattr(out, name)
+        assert value.dtype == {"logprobs": torch.float32, "prompt_mask": torch.bool,
+                               "finished": torch.bool}.get(name, torch.int64)
+        torch.testing.assert_close(value.double(), torch.tensor(expected).double(), atol=1e-5,
+                                   rtol=0)
+    spoken = [ids[:n] for ids, n in zip(right["completion_ids"], right["lengths"])]
+    assert out.sampled == spoken and out.texts == tokenizer.batch_decode(spoken)
+    assert out.sizes == [(len(prompts[i // 3]), n) for i, n in enumerate(right["lengths"])]
+    assert len(set(right["lengths"])) > 3 and len(set(right["finished"])) == 2
+
+
+def test_rows_leave_the_batch_a_quarter_at_a_time(by_hand, monkeypatch):
+    """Copying the cache at every stop would cost more than the rows that have stopped."""
+    (model, prompts, right), left, select = by_hand, [], rollout.select_rows
+
+    def noted(cache, keep):
+        left.append(len(keep))
+        select(cache, keep)
+
+    monkeypatch.setattr(rollout, "select_rows", noted)
+    rollout.sample(model, Numbers(), prompts, samples=3, max_new_tokens=30, temperature=0.8, seed=5,
+                   keys=[4, 0, 7, 2])
+    rows, expected = 12, []
+    for t in range(1, 30):
+        alive = sum(n > t for n in right["lengths"])
+        if alive <= 0.75 * rows:
+            rows = alive
+            expected.append(rows)
+    assert left == expected and len(left) > 2
+
+
+def test_every_tensor_is_made_where_the_model_is(by_hand):
+    """Where nothing is said a tensor is made on the meta device here, which has no numbers."""
+    model, prompts, _ = by_hand
+    options = dict(samples=3, max_new_tokens=30, batch_size=6, top_p=0.9, top_k=9)
+    right = rollout.sample(model, Numbers(), prompts, **options)
+    with torch.device("meta"):
+        out = rollout.sample(model, Numbers(), prompts, **options)
+        assert torch.equal(out.completion_mask, right.completion_mask)
+    for name in ("prompt_ids", "prompt_mask", "completion_ids", "lengths", "finished", "logprobs"):
+        assert torch.equal(getattr(out, name), getattr(right, name))
+
+
+def test_keys_are_the_places_of_the_prompts_if_none_are_given():
+    options = dict(samples=2, max_new_tokens=8, seed=3)
+    out = rollout.sample(tiny(), Numbers(), PROMPTS, **options)
+    same = rollout.sample(tiny(), Numbers(), PROMPTS, keys=[0, 1, 2], **options)
+    other = rollout.sample(tiny(), Numbers(), PROMPTS, keys=[1, 2, 3], **options)
+    assert out.texts == same.texts != other.texts
+
+
+class Card:
+    """What a card tells the sampler: bytes that are free, and recordings that can be let go."""
+    config = "its own"
+
+    def __init__(self, monkeypatch, free, recorded=None):
+        self.free, self.released = free, 0
+        monkeypatch.setattr(rollout, "cache_bytes", {"its own": 10}.get)
+        monkeypatch.setattr(rollout, "free_bytes", lambda model: model.free)
+        if recorded is not None:
+            self.graphs = self
+            self.recorded = recorded
+
+    def release(self):
+        self.released += 1
+        self.free = 10_000
+
+
+@pytest.mark.parametrize("free, wanted, fit", [
+    (10_000, 7, 7), (10_000, 8, 7), (9_999, 7, 6), (100, 5, 1), (0, 5, 1), (10**9, 64, 64)])
+def test_a_batch_takes_seven_tenths_of_what_is_free(free, wanted, fit, monkeypatch):
+    """A prompt of 100 slots at 10 bytes takes 1,000; one prompt is tried whatever is free."""
+    assert rollout.prompts_that_fit(Card(monkeypatch, free), wanted, 100) == fit
+
+
+@pytest.mark.parametrize("wanted, recorded, fit, released", [
+    (7, {1: 2}, 7, 1), (4, {1: 2}, 4, 1), (3, {1: 2}, 3, 0), (7, {}, 3, 0), (3, {}, 3, 0)])
+def test_recordings_go_where_the_batch_would_not_fit_beside_them(wanted, recorded, fit, released,
+                                                                monkeypatch):
+    """4,286 free bytes hold three prompts, and 10,000 once the recordings are gone."""
+    card = Card(monkeypatch, 4_286, recorded)
+    assert (rollout.prompts_that_fit(card, wanted, 100), card.released) == (fit, released)
+
+
+class LikeACard(str):
+    """The CPU, which says that it is a card."""
+    type = "cuda"
+
+
+@pytest.mark.filterwarnings("ignore:.*CUDA is not available")
+@pytest.mark.parametrize("fast", [False, True])
+def test_on_a_card_the_fast_loop_samples_what_fits(fast, monkeypatch, capsys):
+    """Two prompts at a time, asked for with the slots that the longest takes; the fast loop where
+    it knows the model, else the simple one, which is said once."""
+    options = dict(samples=2, max_new_tokens=8, seed=3)
+    plain = rollout.sample(tiny(), Numbers(), PROMPTS, **options)
+    model, asked, loops = tiny(), [], []
+    model.__class__ = type("Card", (type(model),), {"device": LikeACard("cpu")})
+    simple = rollout.generate
+
+    def loop(*args, **more):
+        loops.append((len(args[1]), more))
+        return simple(*args)
+
+    monkeypatch.setattr(rollout, "prompts_that_fit", lambda *about: asked.append(about) or 2)
+    monkeypatch.setattr(rollout.decode, "supports", lambda model: fast)
+    monkeypatch.setattr(rollout.decode if fast else rollout, "generate", loop)
+    rollout.say_once.cache_clear()
+    for _ in range(2):
+        assert rollout.sample(model, Numbers(), PROMPTS, **options).texts == plain.texts
+    rollout.sample(model, Numbers(), PROMPTS, batch_size=2, **options)
+    assert asked == [(model, 3, 2 * (7 + 8))] * 2 + [(model, 1, 2 * (7 + 8))]
+    more = dict(draw=rollout.draw, new_cache=rollout.Cache) if fast else {}
+    assert loops == [(2, more), (1, more)] * 3
+    said = "qwen3: no fast decode step, the simple loop samples\n"
+    assert capsys.readouterr().out == said * (not fast)
 
 
 def test_uniforms_are_uniform_and_uncorrelated():
@@ -192,6 +366,66 @@ def test_sampling_restores_the_mode_and_leaves_no_graph():
     model.gradient_checkpointing_enable({"use_reentrant": False})
     again = rollout.sample(model, Numbers(), ["5 6"], max_new_tokens=3)
     assert again.texts == out.texts  # the cache survived the checkpointing
+
+
+@pytest.mark.parametrize("device, enabled", [("cpu", False), ("cuda", True)])
+@pytest.mark.parametrize("context", [
+    lambda device: rollout.sampling(SimpleNamespace(
+        device=device, training=False, eval=lambda: None, train=lambda mode: None)),
+    grpo.autocast])
+def test_a_card_multiplies_in_bf16_and_a_cpu_in_fp32(context, device, enabled, monkeypatch):
+    """The sampler and the scorer alike: what PyTorch takes on a card by default is fp16."""
+    asked = []
+    monkeypatch.setattr(torch, "autocast", lambda device, dtype, enabled=True: asked.append(
+        (device, dtype, enabled)) or contextlib.nullcontext())
+    with context(torch.device(device)):
+        pass
+    assert asked == [(device, torch.bfloat16, enabled)]
+
+
+@pytest.mark.parametrize("width", [2, 31, 32, 33, 34, 60])
+def test_padding_opens_no_thought_and_the_prompt_s_first_token_may(width):
+    """Token 5 is <think>, 6 </think>. A box in a thought that never ends is no answer."""
+    words = {5: "<think>", 6: "</think>"}
+    tokenizer = SimpleNamespace(decode=lambda ids: " ".join(words.get(i, "x") for i in ids))
+    prompts, texts = [[5, 9], [7, 9], [5, 6], [6, 5]], ["a", "b", "c", "d</think> e"]
+    ids, mask = rollout.pad([*prompts, [7] * width], 5, "left")
+    asked = SimpleNamespace(prompt_ids=ids, prompt_mask=mask, texts=[*texts, "f"])
+    assert rollout.answers(asked, tokenizer) == ["", "b", "c", "d</think> e", "f"]
+
+
+LONG = {"rope_type": "longrope", "original_max_position_embeddings": 32}
+
+
+@pytest.mark.parametrize("config, most, why", [
+    ({}, math.inf, "the model's context of inf"),
+    ({"max_position_embeddings": None}, math.inf, "the model's context of inf"),
+    ({"max_position_embeddings": 4096}, 4096, "the model's context of 4,096"),
+    ({"max_position_embeddings": 64, "rope_parameters": {"rope_type": "yarn"}}, 64, "the model's"),
+    ({"max_position_embeddings": 64, "rope_parameters": LONG}, 32, "32, where its longrope RoPE "
+     "changes and cached keys do not"),
+    ({"max_position_embeddings": 64, "rope_parameters": {"full": {"rope_type": "default"},
+                                                         "local": LONG}}, 32, "32, where"),
+    ({"max_position_embeddings": 64, "rope_scaling": {"type": "dynamic"}}, 64, "64, where its dyn"),
+    ({"max_position_embeddings": 64, "original_max_position_embeddings": 48,
+      "rope_scaling": {"type": "dynamic"}}, 48, "48, where its dynamic"),
+    ({"max_position_embeddings": 64, "original_max_position_embeddings": 48,
+      "rope_parameters": {"rope_type": "default"}}, 64, "the model's context of 64")])
+def test_how_long_a_row_may_be_and_why(config, most, why):
+    found, said = rollout.longest_row(SimpleNamespace(**config))
+    assert found == most and said.startswith(why)
+
+
+def test_what_does_not_fit_is_said_to_the_token():
+    config = SimpleNamespace(max_position_embeddings=2048)
+    rollout.refuse_beyond_context(config, 2000, 48)
+    rollout.refuse_beyond_context(SimpleNamespace(), 10**9, 10**9)
+    for prompt, new, fit in ((2000, 49, 48), (2048, 1, 0), (3000, 1, 0)):
+        with pytest.raises(rollout.BadInput) as refused:
+            rollout.refuse_beyond_context(config, prompt, new)
+        assert str(refused.value) == (
+            f"--max-new-tokens {new}: after the longest prompt, of {prompt:,} tokens, they go "
+            f"beyond the model's context of 2,048; at most {fit} fit.")
 
 
 def test_bad_requests_are_refused():

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import warnings
 from functools import lru_cache
@@ -239,6 +240,23 @@ def test_a_checkpoint_of_another_run_or_of_other_problems_is_refused(tmp_path, h
     files.append(data, rows[:1])
     with pytest.raises(BadInput, match="other settings: problems differs"):
         run("grpo", tmp_path, "--resume", tmp_path / "a", "--steps", 2, "--data", data)
+
+
+def test_a_run_that_another_process_trains_is_left_alone(tmp_path, half):
+    """Before its checkpoint is read: the other process may move it at any moment."""
+    code = ("import fcntl, sys; file = open(sys.argv[1], 'a'); fcntl.lockf(file, fcntl.LOCK_EX); "
+            "print(1, flush=True); sys.stdin.read()")
+    before = sorted(half.rglob("*"))
+    with subprocess.Popen([sys.executable, "-c", code, half / "lock"], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        with pytest.raises(BadInput, match="another process is training this run"):
+            run("grpo", tmp_path, "--resume", half, "--steps", 3)
+        other.stdin.close()
+    assert sorted({*half.rglob("*")} - {half / "lock"}) == [
+        path for path in before if path != half / "lock"]
+    run("grpo", tmp_path, "--resume", half, "--steps", 3)
+    assert len(lines(half)) == 3
 
 
 def truncate(path):

@@ -463,6 +463,7 @@ def test_the_hooks_of_a_method(tmp_path, monkeypatch):
 
     def judge(rollouts, rows, config, tokenizer, model):
         judged.append((rollouts, rows, tokenizer))
+        stage.now += 3
         if len(judged) == 2:
             return torch.ones(3, GROUP), torch.zeros(rollouts.completion_ids.shape), {"mine": 0.5}
         return stage.sampled[-1].rewards, naive.token_advantages(rollouts), {"mine": 0.25}
@@ -505,6 +506,9 @@ def test_the_hooks_of_a_method(tmp_path, monkeypatch):
     # Nothing was trained: a gradient of 0.000 and weights of 1.00 would be numbers of nothing.
     cells, = [text.split()[2:] for text in printed.splitlines() if text.startswith("step    2 ")]
     assert cells == ["1.000", "0/3", f"{two['length']:.0f}", "-", "-", f"{two['seconds']:.1f}"]
+    # Of 6.5 seconds sampling took 2, the verdicts 3 and the optimizer 1.5.
+    assert (one["sampling_share"], one["judging_share"]) == pytest.approx((2 / 6.5, 3 / 6.5))
+    assert (one["seconds"], two["judging_share"]) == (6.5, 0.6)
     assert two["informative"] == two["loss"] == two["grad_norm"] == two["ess"] == 0
     assert two["reward"] == 1
     asked = [problem for call in stage.measured for problem in call.prompts]
@@ -518,19 +522,41 @@ def test_the_hooks_of_a_method(tmp_path, monkeypatch):
 
 def test_the_controls_reach_the_loop(tmp_path, monkeypatch):
     """--credit uniform: the method's credit is not asked at all; --reward random: coins, with the
-    verdicts logged beside them."""
+    verdicts logged beside them. The second step is past the warm-up, at the whole rate and no more.
+    """
     stage = Stage(monkeypatch, ROWS)
     data = tmp_path / "rows.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    argv = flags(tmp_path / "run", saved_policy(tmp_path / "policy"), data, steps=1,
+    argv = flags(tmp_path / "run", saved_policy(tmp_path / "policy"), data, steps=2, warmup=1,
                  eval_problems=0, credit="uniform", reward="random")
     train(argv, None)
-    line, = json_lines(tmp_path / "run/metrics.jsonl")
+    assert [group["lr"] for _, _, group in stage.passes] == [LR] * 4
+    line, _ = json_lines(tmp_path / "run/metrics.jsonl")
     assert line["weight_min"] == line["weight_max"] == 1 and stage.measured == []
     assert line["right"] == pytest.approx(float(stage.sampled[0].rewards.mean()))
     coins = [sample["reward"] for sample in json_lines(tmp_path / "run/samples.jsonl")]
     assert line["reward"] != line["right"] and set(coins) <= {0, 1}
     assert json.loads((tmp_path / "run/summary.json").read_text())["before"] is None
+
+
+def test_policy_and_reference_are_loaded_onto_the_device(monkeypatch):
+    """On --resume the policy from the checkpoint, the reference from what --model names."""
+    asked = []
+
+    def load_policy(*about):
+        asked.append(about)
+        return naive.policy(), "tokenizer"
+
+    monkeypatch.setattr(problems, "load_policy", load_policy)
+    monkeypatch.setattr(grpo, "find", lambda folder, held: (folder, held))
+    config = SimpleNamespace(resume="", model="m", device="card", kl=0.1, lr=0.5)
+    model, tokenizer, reference, optimizer, checkpoint = grpo.load(config)
+    assert asked == [("m", "card")] * 2 and tokenizer == "tokenizer" and checkpoint is None
+    assert all(p.requires_grad for p in model.parameters())
+    assert optimizer.param_groups[0]["lr"] == 0.5
+    assert not any(p.requires_grad for p in reference.parameters()) and reference is not model
+    config.resume, config.kl = "runs/x", 0.0
+    assert grpo.load(config)[2] is None and asked[2:] == [(("runs/x", True), "card")]
 
 
 def test_train_checks_its_settings_itself(tmp_path):

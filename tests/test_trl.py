@@ -1,10 +1,10 @@
 """examples/trl_grail.py inside real TRL, on the CPU: skipped where TRL is not installed.
 
-    pip install trl peft && python -m pytest tests/test_trl.py
-
-Run as a script it is one process of `accelerate launch`, see test_two_processes.
+    pip install trl peft && python -m pytest tests/test_trl.py -m "slow or not slow"
 """
+import functools
 import json
+import multiprocessing
 import os
 import runpy
 import socket
@@ -23,8 +23,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 
+import bench_cards
 import trl_grail
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from datasets import Dataset
 from peft import LoraConfig
 from torch.distributed.device_mesh import init_device_mesh
@@ -49,35 +51,44 @@ REFERENCE = {
                                         replace="pad", chunk=16, as_released="no"))}
 
 
-def policy():
-    """The tiny model, whose generate() returns the same completions however the rows are split.
-
-    Row k of a prompt gets sample k of that prompt, drawn beforehand by our own sampler.
-    """
+@functools.lru_cache
+def drawn():
+    """Four problems, and completions of them by our own sampler: (tokenizer, data, {prompt ids:
+    ids of its GROUP completions})."""
     model, tokenizer = problems.load_policy("tiny")
-    rows = problems.load_problems("arithmetic", limit=4)
+    with (ROOT / "data/arithmetic_train.jsonl").open() as lines:
+        rows = [json.loads(next(lines)) for _ in range(4)]
     prompts = [problems.build_prompt(tokenizer, row["problem"]) for row in rows]
     out = rollout.sample(model, tokenizer, prompts, samples=GROUP, max_new_tokens=40, seed=3)
     known = {}
     for ids, on, text in zip(out.prompt_ids, out.prompt_mask, out.completion_ids):
         known.setdefault(tuple(ids[on].tolist()), []).append(text)
+    data = [{"prompt": p, "answer": row["answer"]} for p, row in zip(prompts, rows)]
+    return tokenizer, Dataset.from_list(data), known
+
+
+def policy():
+    """The tiny model, whose generate() returns the same completions however the rows are split.
+
+    Row k of a prompt gets sample k of that prompt, drawn beforehand.
+    """
+    model, known = problems.load_policy("tiny")[0], drawn()[2]
 
     def generate(input_ids, attention_mask, **_):
-        seen, drawn = {}, []
+        seen, said = {}, []
         for ids, on in zip(input_ids, attention_mask.bool()):
             prompt = tuple(ids[on].tolist())
             seen[prompt] = seen.get(prompt, -1) + 1
-            drawn.append(known[prompt][seen[prompt]])
-        return torch.cat([input_ids, torch.stack(drawn)], 1)
+            said.append(known[prompt][seen[prompt]])
+        return torch.cat([input_ids, torch.stack(said)], 1)
 
     model.generate = generate
-    data = [{"prompt": p, "answer": row["answer"]} for p, row in zip(prompts, rows)]
-    return model, tokenizer, Dataset.from_list(data)
+    return model
 
 
 def trainer_of(kind, folder, lora=False, **settings):
     """A trainer of 16 rows a step: 4 problems, 4 completions of each. kind: credit or "TRL"."""
-    fixed, tokenizer, data = policy()
+    fixed, (tokenizer, data, _) = policy(), drawn()
     settings = dict(per_device_train_batch_size=8, gradient_accumulation_steps=2, max_steps=1,
                     num_generations=GROUP, max_completion_length=40, learning_rate=1e-3,
                     max_grad_norm=0.0, logging_steps=1, save_strategy="no", report_to="none",
@@ -132,7 +143,7 @@ def recorded(trainer):
 
 def again(batch, size):
     """TRL's batch as our own Rollouts of `size` rows each, in its order: (rows, Rollouts)."""
-    tokenizer, rows = policy()[1], range(len(batch["advantages"]))
+    tokenizer, rows = drawn()[0], range(len(batch["advantages"]))
     prompts = [batch["prompt_ids"][i][batch["prompt_mask"][i].bool()] for i in rows]
     ids = [batch["completion_ids"][i][batch["completion_mask"][i].bool()] for i in rows]
     for i in range(0, len(rows), size):
@@ -147,7 +158,7 @@ def again(batch, size):
 
 def weights_by(credit, model, accelerator):
     """CreditGRPOTrainer.weights of 8 completions of this process; in process 1 none has a box."""
-    _, tokenizer, data = policy()
+    tokenizer, data, _ = drawn()
     out = rollout.sample(problems.load_policy("tiny")[0], tokenizer, data["prompt"], samples=2,
                          max_new_tokens=40, seed=accelerator.process_index)
     if accelerator.process_index:
@@ -254,26 +265,60 @@ def test_bf16_autocast_changes_weights_by_its_rounding_alone(tmp_path):
     assert 0 < difference.mean() < 0.02 and difference.max() < 0.5
 
 
+def one_of_two(rank, port, work, folder):
+    """Process `rank` of two: what a launcher would set, then work(folder)."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2",
+                   "RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
+    AcceleratorState._reset_state(True)  # that of the tests before, which knew one process
+    work(folder)
+
+
+def in_two_processes(work, folder):
+    """Run work(folder) in two processes that see each other, by gloo. They are forks: to import
+    TRL once more in each would take longer than the work."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    context = multiprocessing.get_context("fork")
+    both = [context.Process(target=one_of_two, args=(rank, port, work, folder)) for rank in (0, 1)]
+    for process in both:
+        process.start()
+    try:
+        for process in both:
+            process.join(120)  # seconds; where one fails the other may wait for it
+        assert [process.exitcode for process in both] == [0, 0]
+    finally:
+        for process in both:
+            process.kill()
+
+
+def gradients_and_weights(folder):
+    """What each of two processes writes down: gradients, and the weights of a model in shards."""
+    accelerator = Accelerator(cpu=True)
+    rank = accelerator.process_index
+    assert accelerator.num_processes == 2
+    for credit in ("grail", "delta"):
+        found = gradients(credit, folder, per_device_train_batch_size=4)
+        if rank == 0:
+            torch.save(found, folder / f"{credit}.pt")
+        model = problems.load_policy("tiny")[0]
+        whole = weights_by(credit, model, accelerator)
+        mesh = init_device_mesh("cpu", (2,))
+        for block in model.model.layers:
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        sharded = weights_by(credit, model, accelerator)
+        moved = credit == "grail" and rank == 1 or bool((whole != 1).any())
+        torch.save((whole, sharded, moved), folder / f"{credit}-sharded-{rank}.pt")
+
+
 def test_two_processes_have_the_gradients_of_one(tmp_path):
     """Means a process of its own takes are not the batch's: DelTA's centroids, the loss's divisor.
 
     Then the weights of a model in shards (FSDP 2). Outside of the model's own call its embedding is
     half an embedding, and a process without a box must run the other's backward, or both wait.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    # --multi_gpu only means torchrun here: without a card, and with use_cpu, the back end is gloo.
-    launch = f"""-m accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1
-        --mixed_precision no --dynamo_backend no --main_process_port {port}""".split()
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
-    with subprocess.Popen([sys.executable, *launch, __file__, str(tmp_path)], text=True, env=env,
-                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as launched:
-        try:
-            error = launched.communicate(timeout=300)[1]
-        finally:
-            launched.terminate()  # and with it both processes, which may wait for each other
-    assert launched.returncode == 0, error[-3000:]
+    in_two_processes(gradients_and_weights, tmp_path)
     for credit in ("grail", "delta"):
         two = torch.load(tmp_path / f"{credit}.pt")
         one = gradients(credit, tmp_path)
@@ -285,8 +330,10 @@ def test_two_processes_have_the_gradients_of_one(tmp_path):
             assert moved and (whole - sharded).abs().max() < 1e-6
 
 
-def test_reward_rises(tmp_path, monkeypatch):
-    """The command line as a user has it, from sampling to the optimizer, with TRL's own sampler."""
+@pytest.mark.parametrize("steps", [2, pytest.param(8, marks=pytest.mark.slow)])
+def test_the_command_line_trains(steps, tmp_path, monkeypatch):
+    """As a user has it, from sampling to the optimizer, with TRL's own sampler. In eight steps the
+    reward rises; in two the weights do their work and the policy moves."""
     kept = []
 
     class Kept(trl_grail.CreditGRPOTrainer):
@@ -295,26 +342,51 @@ def test_reward_rises(tmp_path, monkeypatch):
             kept.append(self)
 
     monkeypatch.setattr(trl_grail, "CreditGRPOTrainer", Kept)
-    trl_grail.main(f"""--credit grail --max_steps 8 --per_device_train_batch_size 64
+    trl_grail.main(f"""--credit grail --max_steps {steps} --per_device_train_batch_size 64
         --gradient_accumulation_steps 1 --max_completion_length 48 --learning_rate 2e-4
         --lr_scheduler_type constant --logging_steps 1 --report_to none --use_cpu --bf16 false
         --save_strategy no --gradient_checkpointing false --disable_tqdm true
         --output_dir {tmp_path}""".split())
-    rewards = [line["reward"] for line in kept[0].state.log_history if "reward" in line]
-    assert sum(rewards[-4:]) / 4 > sum(rewards[:2]) / 2 + 0.1, rewards
+    trainer, = kept
+    lines = [line for line in trainer.state.log_history if "reward" in line]
+    rewards = [line["reward"] for line in lines]
+    assert len(rewards) == steps and trainer.credit == "grail"
+    assert 0 < rewards[0] < 1 and all(line["credit/fallback"] < 1 for line in lines)
+    start = problems.load_policy("tiny")[0].state_dict()
+    assert any(not torch.equal(start[n], p) for n, p in trainer.model.state_dict().items())
+    if steps == 8:
+        assert sum(rewards[-4:]) / 4 > sum(rewards[:2]) / 2 + 0.1, rewards
 
 
-def test_one_process_and_two_are_timed(tmp_path):
-    """The bench for several cards, small and on the CPU: every row has a signal, and the processes
-    end with the same weights."""
-    command = "--small --runs 1x8,2x16 --tokens 24 --steps 2 --out cards.json".split()
-    subprocess.run([sys.executable, ROOT / "examples" / "bench_cards.py", *command], check=True,
+SMALL_BENCH = ["--small", "--tokens", "24", "--steps", "2", "--out", "cards.json"]
+
+
+def timed_by_the_bench(folder):
+    """One of the processes that examples/bench_cards.py launches."""
+    os.chdir(folder)
+    bench_cards.main([*SMALL_BENCH, "--worker", "--runs", "2x16"])
+
+
+def was_timed(found, processes):
+    """Every row had a signal, and the processes ended with the same weights."""
+    assert found["processes"] == processes and len(found["step_seconds"]) == 2
+    assert found["same_weights"] and found["credit_fallback"] == 0
+
+
+def test_two_processes_are_timed(tmp_path):
+    """The bench for several cards, small and on the CPU, without its launcher."""
+    in_two_processes(timed_by_the_bench, tmp_path)
+    was_timed(json.loads((tmp_path / "cards.json").read_text()), 2)
+
+
+@pytest.mark.slow
+def test_the_bench_launches_one_process_and_two(tmp_path):
+    subprocess.run([sys.executable, ROOT / "examples" / "bench_cards.py", *SMALL_BENCH,
+                    "--runs", "1x8,2x16"], check=True,
                    cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"}, timeout=300)
     result = json.loads((tmp_path / "cards.json").read_text())
-    for run, processes in (("1x8", 1), ("2x16", 2)):
-        found = result[run]
-        assert found["processes"] == processes and len(found["step_seconds"]) == 2
-        assert found["same_weights"] and found["credit_fallback"] == 0
+    was_timed(result["1x8"], 1)
+    was_timed(result["2x16"], 2)
 
 
 def test_mistakes_are_one_sentence(tmp_path, monkeypatch, capsys):
@@ -330,21 +402,3 @@ def test_mistakes_are_one_sentence(tmp_path, monkeypatch, capsys):
         runpy.run_path(str(ROOT / "examples" / "trl_grail.py"))
     assert stop.value.code == 2 and "pip install trl" in capsys.readouterr().err
 
-
-if __name__ == "__main__":
-    folder, accelerator = sys.argv[1], Accelerator(cpu=True)
-    rank = accelerator.process_index
-    assert accelerator.num_processes == 2
-    for credit in ("grail", "delta"):
-        found = gradients(credit, folder, per_device_train_batch_size=4)
-        if rank == 0:
-            torch.save(found, f"{folder}/{credit}.pt")
-        model = problems.load_policy("tiny")[0]
-        whole = weights_by(credit, model, accelerator)
-        mesh = init_device_mesh("cpu", (2,))
-        for block in model.model.layers:
-            fully_shard(block, mesh=mesh)
-        fully_shard(model, mesh=mesh)
-        sharded = weights_by(credit, model, accelerator)
-        moved = credit == "grail" and rank == 1 or bool((whole != 1).any())
-        torch.save((whole, sharded, moved), f"{folder}/{credit}-sharded-{rank}.pt")

@@ -11,6 +11,7 @@ import torch
 
 import grail
 import grpo
+import logprobs
 
 OPTIONS = {
     "loss": ["token", "sequence", "constant"], "mask_truncated": [False, True], "kl": [0.0, 0.3],
@@ -94,6 +95,29 @@ def test_an_update_is_the_naive_one(case):
     assert all(torch.equal(p, q) for p, q in zip(before, reference.parameters()))
 
 
+def test_every_tensor_is_made_where_the_model_is(monkeypatch):
+    """Where nothing is said a tensor is made on the meta device here, which has no numbers. A card
+    is as far from the CPU. Row numbers alone are made on the CPU first, and then sent."""
+    def sent(values, device):
+        return torch.as_tensor(values, device=device)
+
+    monkeypatch.setattr(grpo, "to_device", sent)
+    monkeypatch.setattr(logprobs, "to_device", sent)
+    found = []
+    for device in ("cpu", "meta"):
+        model, reference, rollouts, rewards = naive.world()
+        config = naive.settings(num_iterations=2, kl=0.3, mask_truncated=True, scale_by_std=True,
+                                tokens_per_microbatch=60)
+        credit, looked = naive.Credit(rollouts), []
+        whole = of_the_whole(credit, rollouts, config, looked)
+        with torch.device(device):
+            passes, stats, weights = naive.run_update(
+                model, rollouts, rewards, None, config, 0.4, reference, None, whole)
+        found.append((stats, weights, *passes[0][1], *passes[1][1]))
+    assert found[0][0] == found[1][0]
+    assert all(torch.equal(a, b) for a, b in zip(found[0][1:], found[1][1:], strict=True))
+
+
 def test_the_cases_hold_every_pair():
     """Three rows of the table that the cases were made from, counted again by hand."""
     cases = covering(OPTIONS)
@@ -101,6 +125,16 @@ def test_the_cases_hold_every_pair():
         found = {(case[a], case[b]) for case in cases}
         assert found == set(itertools.product(OPTIONS[a], OPTIONS[b]))
     assert len(cases) < 25
+
+
+def test_weights_that_are_all_alike_are_no_error():
+    """Every row trained, all of one length: then not even the padding has another weight."""
+    model, _, rollouts, _ = naive.world()
+    rollouts.lengths[:] = rollouts.completion_ids.shape[1]
+    rollouts.logprobs = naive.sampler_logprobs(model, rollouts, 1.0)
+    rewards = torch.tensor([[1., 0, 1, 0, 1, 0]] * 3)
+    _, stats, weights = naive.run_update(model, rollouts, rewards, grpo.uniform, naive.settings())
+    assert (weights == 1).all() and (stats["weight_min"], stats["weight_max"]) == (1, 1)
 
 
 # ------------------------------------------------------------------ what a credit function may give

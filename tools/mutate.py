@@ -26,10 +26,10 @@ ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "runs/mutants.jsonl"  # a line a mutant
 # The tests that look at a file, the most relevant first. A new file goes here.
 TESTS = {
-    "intervals.py": "intervals evaluate",
-    "rollout.py": "rollout decode grpo",
-    "evaluate.py": "flags evaluate bad_inputs",
-    "grpo.py": "flags update train_loop grpo controls runs",
+    "intervals.py": "intervals edges evaluate",
+    "rollout.py": "rollout models decode grpo",
+    "evaluate.py": "flags evaluate train_loop edges bad_inputs",
+    "grpo.py": "train_loop update flags grpo rollout controls runs",
     "logprobs.py": "logprobs grpo cores grail controls",
     "saliency.py": "cores grail oar",
     "grail.py": "flags grail cores controls bad_inputs",
