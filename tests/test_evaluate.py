@@ -535,6 +535,31 @@ def test_bad_input_is_refused_before_sampling(monkeypatch, tmp_path):
         policy.evaluate()
 
 
+POSSIBLE = dict(name="x", problems=ROWS, samples=4, temperature=1.0, top_p=1.0, top_k=0,
+                max_new_tokens=1, seed=0, ks=(1, 4))
+
+
+@pytest.mark.parametrize("changes", [
+    {}, {"seed": 2**40 - 1}, {"temperature": 1e-9}, {"temperature": 1e9}, {"top_p": 1e-9},
+    {"top_k": 1}, {"temperature": 0, "samples": 1, "ks": (1,)}, {"ks": ()}])
+def test_the_last_values_that_are_possible(changes):
+    evaluate.refuse_the_impossible(**POSSIBLE | changes)
+
+
+@pytest.mark.parametrize("changes, words", [
+    ({"seed": 2**40}, "--seed 1099511627776: take one from 0 to 2^40"), ({"seed": -1}, "--seed -1"),
+    ({"temperature": -1e-9}, "--temperature -1e-09"), ({"temperature": math.inf}, "inf"),
+    ({"temperature": math.nan}, "nan"), ({"top_p": 0}, "--top-p 0"),
+    ({"top_p": 1 + 1e-9}, "--top-p 1.000000001"), ({"top_k": -1}, "--top-k -1"),
+    ({"max_new_tokens": 0}, "--max-new-tokens 0"), ({"problems": []}, "x: there is no problem"),
+    ({"temperature": 0, "samples": 2, "ks": (1,)}, "--temperature 0 makes all 2 samples equal"),
+    ({"ks": (1, 5)}, "--k 5: Pass@k needs 1 <= k <= --samples, which is 4"), ({"ks": (0,)}, "k 0")])
+def test_the_first_values_that_are_not(changes, words):
+    with pytest.raises(BadInput) as refused:
+        evaluate.refuse_the_impossible(**POSSIBLE | changes)
+    assert words in str(refused.value)
+
+
 def test_keys_name_the_problem_not_its_place():
     """If keys were positions, dropping one unusable gold would redraw every later sample, and a
     paired comparison of two versions would compare two draws."""
