@@ -214,7 +214,7 @@ def test_resume_latest_is_the_newest_run_of_this_method(tmp_path, half, monkeypa
 
 
 def test_resume_refuses_other_settings_and_other_methods(tmp_path, half):
-    with pytest.raises(BadInput, match="lr differs .0.5, the run's is 0.0002"):
+    with pytest.raises(BadInput, match="lr differs .0.5, the run's is 0.0001"):
         run("grpo", tmp_path, "--resume", half, "--lr", "0.5")
     with pytest.raises(BadInput, match="method differs"):
         run("grail", tmp_path, "--resume", half)
@@ -624,7 +624,7 @@ def test_a_number_that_is_not_finite_stops_the_run(where, tmp_path, monkeypatch)
     seen = {"credit": "the credit function test_runs", "gradient": f"first of all: {name}",
             "logits": "logits are not finite"}[where]
     assert seen in said and f"step {3 if where == 'logits' else 2}: " in said and "\n" not in said
-    assert ("halve --lr (0.0002)" in said) == (where == "gradient")
+    assert ("halve --lr (0.0001)" in said) == (where == "gradient")
     assert f"step 1 is safe, start from it anew with --model {tmp_path / 'a'}/checkpoint" in said
     assert all(w.isfinite().all() for w in weights(tmp_path / "a").values())
     assert checkpoints.step_of(tmp_path / "a/checkpoint") == 1
