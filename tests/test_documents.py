@@ -77,6 +77,19 @@ def test_the_scripts_of_every_command_exist(page):
         assert (ROOT / command.split()[1]).is_file(), command
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_flags_of_every_command_exist(page):
+    shared = (ROOT / "engine/flags.py").read_text(encoding="utf-8")
+    for command in commands(page):
+        script = command.split()[1]
+        if script == "examples/trl_grail.py":  # its flags are TRL's
+            continue
+        text = (ROOT / script).read_text(encoding="utf-8") + shared
+        for flag in re.findall(r"(?<!\S)--[a-z][a-z-]*", command):
+            name = re.sub("^--no-", "--", flag)
+            assert f'"{name}"' in text, command
+
+
 # Those that end within seconds and need nothing.
 SHORT = ["verify.py", "problems.py"]
 
