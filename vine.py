@@ -4,26 +4,22 @@ r"""VinePPO's credit: how much did each line change the chance that the answer w
     python vine.py --cut 8 --continuations 4        # text without lines: a value every 8 tokens
     python vine.py --model Qwen/Qwen3-0.6B --continuations 4
 
-GRPO's advantage says how a whole completion fared. VinePPO (Kazemnejad et al. 2024, arXiv
+GRPO's advantage judges a whole completion. VinePPO (Kazemnejad et al. 2024, arXiv
 2410.01679) cuts it into lines, and at the end of each it asks the policy how it would go on:
 
     V(prefix) = share of K continuations that are right, sampled from the policy as rollouts are
     A_t       = V(after the line of token t) - V(before it)              the same for the whole line
     V(end)    = the verdict itself, so that the lines of a completion add up to verdict - V(prompt)
 
-V is no network that learns: its mean is the true chance, whatever K. A line cannot move V(before),
-which was sampled without it, and V(after) is fair; so A_t on all tokens of the line gives the
-gradient of the reward, in the mean. What K buys is less noise: its variance is V (1 - V) / K.
+V is sampled, not learned: its mean is the true chance, whatever K. A line cannot move V(before),
+and V(after) is fair, so A_t gives the gradient of the reward in the mean. A larger K buys less
+noise: the variance is V (1 - V) / K. The log says what V costs: `judging_share` of the seconds,
+`value_tokens`, and `value_variance`, a mean over prefixes.
 
-A prefix that several completions of a problem share is sampled once; the prompt always is. A
-continuation gets the tokens that its completion had left, and starts from the ids of the prefix:
-the same text encoded again can be other tokens. The log says what V costs: `judging_share` of a
-step's seconds, `value_tokens` sampled, and `value_variance`, the mean over prefixes.
-
-K = 9 is that of the released code (McGill-NLP/VinePPO), which cuts GSM8K at newlines, too, counts
-a continuation that was cut off as wrong, as we do unless its box is right, and samples a shared
-prefix once. It trains by PPO with a KL term at temperature 0.6; ours is the loop of all methods, so
-that they differ in credit alone. We have read the abstract and that code, not the paper's body.
+A prefix that several completions of a problem share is sampled once. A continuation gets the tokens
+that its completion had left, and starts from the ids of the prefix, since the same text encoded
+again can be other tokens. K = 9 and the cut at newlines are the released code's, which trains by
+PPO with a KL term at temperature 0.6. We have read the abstract and that code, not the paper.
 
 What we left out, on purpose: continuations as rollouts to learn from, values of earlier steps.
 """
@@ -65,7 +61,7 @@ def verdicts(model, tokenizer, prompts, prefixes, rows, samples, max_new_tokens,
     starts = [prompt + prefix for prompt, prefix in zip(prompts, prefixes)]
     left = [max_new_tokens - len(prefix) for prefix in prefixes]  # P counts of tokens
     context, _ = longest_row(model.config)
-    completions, finished, tokens = {}, {}, 0
+    found, tokens = {}, 0  # place in (P, K) -> the completion's ids, and whether they stopped
     for some in rows_that_fit([len(start) for start in starts], left, context):
         more = sample(model, tokenizer, [starts[i] for i in some], samples=samples, keys=some,
                       max_new_tokens=max(left[i] for i in some), temperature=temperature,
@@ -74,11 +70,10 @@ def verdicts(model, tokenizer, prompts, prefixes, rows, samples, max_new_tokens,
         # What a row says beyond its own tokens is cut off, which changes nothing before it.
         for k, (ids, done) in enumerate(zip(more.sampled, more.finished.tolist())):
             i = some[k // samples]
-            at = i * samples + k % samples
-            completions[at] = prefixes[i] + ids[:left[i]]
-            finished[at] = done and len(ids) <= left[i]
-    completions = [completions[k] for k in sorted(completions)]
-    finished = [finished[k] for k in sorted(finished)]
+            whole = prefixes[i] + ids[:left[i]]
+            found[i * samples + k % samples] = whole, done and len(ids) <= left[i]
+    completions, finished = zip(*(found[k] for k in sorted(found)))
+
     texts = tokenizer.batch_decode(completions, skip_special_tokens=True,
                                    clean_up_tokenization_spaces=False)
     asked_by = [prompt for prompt in prompts for _ in range(samples)]  # P * K lists of ids
