@@ -340,23 +340,23 @@ def same_lists(run, a, g):
     (a_kind, *x), (g_kind, *y) = members(a), members(g)
     if [x, y] == [[a], [g]]:
         return False
-    names, order = [names_of(x), names_of(y)], a_kind
+    names = names_of(x), names_of(y)
+    order = max(map(len, names)) > 1 and not all(names)  # x=2,y=3 names what 2,3 only orders
     if "{}" in (a_kind, g_kind):
-        x, y = (part if kind in ("", "{}") else [tree]
-                for kind, part, tree in ((a_kind, x, a), (g_kind, y, g)))
+        x = x if a_kind in ("", "{}") else [a]
+        y = y if g_kind in ("", "{}") else [g]
         left, right = distinct(run, x), distinct(run, y)
-        # How often counts in a list without braces, and so does the order of x=1,y=2.
-        if a_kind != "{}" and (len(left) < len(x) or len(names[0]) > 1 and not names[1]):
+        # A list without braces has an order, where names are missing, and each member counts.
+        bare_repeats = a_kind != "{}" and left != x or g_kind != "{}" and right != y
+        if bare_repeats or order and a_kind != g_kind:
             return False
-        if g_kind != "{}" and (len(right) < len(y) or len(names[1]) > 1 and not names[0]):
-            return False
-        x, y, order = left, right, ""
+        x, y, order = left, right, False
     elif a_kind != g_kind:
         # x<3 : (-\infty,3) is one set in two notations
         return g_kind == ":" and all(map(set_like, y)) and any(same(run, a, one) for one in y)
     if len(x) != len(y):
         return False
-    if order or max(map(len, names)) > 1 and not all(names):
+    if order or a_kind not in ("", "{}"):
         return all(same(run, p, q) for p, q in zip(x, y))
     for want in y:
         at = next((k for k, member in enumerate(x) if same(run, member, want)), None)
@@ -589,7 +589,6 @@ REWRITES = [(piece, re.compile(pattern), new) for piece, pattern, new in (
     ("!=", r"(?<=[0-9)}])!=(?!=)", "! = "),  # 5!=120
     # \frac12 and \frac1{2}
     ("\\", r"(\\[dtc]?(?:frac|binom))\s*([0-9])\s*([0-9])", r"\1{\2}{\3}"),
-    ("**", r"\*\*", "^"),
     ("\\end", r"\\\\\s*(?=\\end)", ""),
     ("\\frac", r"\\frac\s*\{\s*d\s*([A-Za-z])\s*\}\s*\{\s*d\s*([A-Za-z])\s*\}", r"\\ddt_{\1\2}"),
     ("\\circ", r"\^\s*(?:\\circ|\{\s*\\circ\s*\})", "° "),
@@ -616,10 +615,7 @@ REWRITES = [(piece, re.compile(pattern), new) for piece, pattern, new in (
     ("_", r"_\s*\{\s*\(\s*([0-9]+)\s*\)\s*\}", r"_{\1}"),
     ("_", r"\(\s*([0-9A-F]+)\s*\)\s*_", r"\1_"),
     (".", r"(?<![0-9])\.(?=[0-9\\])", "0."),
-    (".", r"(?<=[0-9])\.(?=\s*[/*+)=])", ""),  # 3./2
-    ("<=", "<=", r"\\le "),
-    (">=", ">=", r"\\ge "),
-    ("!=", "!=", r"\\ne "))]
+    (".", r"(?<=[0-9])\.(?=\s*[/*+)=])", ""))]  # 3./2
 NEW_EQUATION = re.compile(r"\n\s*(?=\\?[A-Za-z][^\n=]{0,20}=)")
 FOREIGN, AGAIN = re.compile("[^ -~]+"), re.compile(r"\}[_^]\{")  # x²³ has one exponent
 BARS = re.compile(r"\|((?:(?!\\[{}]|\\[lgn]e\b)[^|<>=,])+)\|")
@@ -650,11 +646,12 @@ NUMBER = re.compile(r"(?:[0-9]+\.[0-9]+[eE][-+]?[0-9]+|[0-9]+(?:E[-+]?|e)[0-9]+|
 EULER_OR_POWER = re.compile(r"[0-9]+e[-+][0-9]")
 TOKEN = re.compile(
     r"\\(?:begin|end)\s*\{\w*\*?\}"
-    r"|(?:[0-9]+[A-F]|[A-F]+[0-9]|[A-F]{2})[0-9A-F]*\s*_\s*\{?\s*1[1-6]\s*\}?"  # 152A_{11}
+    r"|(?:[0-9]{1,40}[A-F]|[A-F]{1,40}[0-9]|[A-F]{2})[0-9A-F]{0,40}\s*_\s*\{?\s*1[1-6]\s*\}?"  # 152A_{11}
     r"|(?:" + NUMBER.pattern + r"|\x22\w+|[A-Za-z]"
     r"|\\(?:vec|overline|hat)\s*\{[^{}]*\}|\\[A-Za-z]+|\\.)(?:(?<!\\log)\s*(?:'|_\s*(?:[0-9]+"
-    r"|[A-Za-z]|\\[a-z]+|\{(?:[^{}]|\{[^{}]*\})*\})))*|\.{3}|\S", re.S | re.A)
-SYNONYMS = {'"to': ":", '"per': "/", '"percent': "%", '"degrees': "°", '"degree': "°"}
+    r"|[A-Za-z]|\\[a-z]+|\{(?:[^{}]|\{[^{}]*\})*\})))*|\.{3}|[<>!]=|\*\*|\S", re.S | re.A)
+SYNONYMS = {'"to': ":", '"per': "/", '"percent': "%", '"degrees': "°", '"degree': "°",
+            "**": "^", "<=": "\\le", ">=": "\\ge", "!=": "\\ne"}
 PRELUDE = re.compile(r"^(?:\s*\x22[A-Za-z]{2,})+\s*:(?=.)")  # Solution is:
 NO_BRACES = str.maketrans("", "", "{} ")
 QUALIFIER = re.compile(r"(?:[,;(\s]|\x22(?:where|for|with|any|all)\b|\\forall){1,6}[a-z]\s*(?:\\in"
@@ -882,7 +879,7 @@ def is_name(tree):
     no product of variables, and no function's value."""
     kind, first = tree[:2]
     if kind == "letter":
-        return True
+        return tree != BOUND
     if kind == "text":
         return is_unit(tree[2])
     if kind == "list":
@@ -1189,6 +1186,7 @@ LOCAL = threading.local()
 MPMATH = {"cis": "expj", "arsinh": "asinh", "arcosh": "acosh", "artanh": "atanh"}
 LARGE_POINTS = (6, 7)
 SCALES = (1, 3, 7, 0.111, 31, 0.0123, 1000, 10**6)  # of the letters, at the 8 points
+SIGNS_AT = [bits for bits in range(256) if bits.bit_count() == 4]  # negative at half of them
 
 
 def is_matrix(x):
@@ -1273,7 +1271,7 @@ class Calculator:
         if text == "%":
             return self.mp.mpf(1) / 100
         seed = zlib.crc32(text.encode())
-        signs = (ord(text) if len(text) == 1 else seed) * 37 % 253 + 1
+        signs = SIGNS_AT[(ord(text) if len(text) == 1 else seed) * 37 % len(SIGNS_AT)]
         size = SCALES[self.point] * (505 + (seed >> 3 * self.point) % 500) / self.mp.mpf(1009)
         return -size if signs >> self.point & 1 else size
 
@@ -1297,6 +1295,8 @@ class Calculator:
     def special(self, kind, parts):
         """What needs a bound of its own."""
         mp = self.mp
+        if kind in STRUCTURES or kind in ("based", "unreadable"):
+            raise Refused("no formula")
         if kind == "text":
             return self.value(parts[1])
         if kind == "at":
@@ -1335,8 +1335,6 @@ class Calculator:
             if not all(self.whole(x) and abs(x) < 1e30 for x in values):
                 raise Refused("not an integer")
             return mp.mpf(getattr(math, kind)(*map(int, values)))
-        if kind not in ("floor", "ceil"):
-            raise Refused("no formula")
         near = mp.nint(mp.re(values[0]))
         # Up to rounding, so that the floor of an integer is itself.
         close = abs(values[0] - near) < mp.mpf(2) ** (100 - mp.prec)
