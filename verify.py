@@ -329,7 +329,7 @@ def same_measures(run, a, g):
         return equal(run, ("quotient", a, x), ("quotient", g, y)) and same(run, x, y)
     if PERCENT_SIGN in nodes(a):
         return same(run, a, y)
-    if PERCENT_SIGN in nodes(g) and abs(Calculator(run).scalar(x)) <= LEAST_PERCENT:
+    if PERCENT_SIGN in nodes(g) and abs(Calculator(run).scalar(x)) <= MAX_FRACTION:
         # A number without the sign counts hundredths only if it is large, so it is never both.
         return same(run, x, g)
     return same(run, x, y)
@@ -450,7 +450,7 @@ def rounded(run, a, g):
     exact = not any(node[0] == "number" and "." in node[1] for node in nodes(other))
     if "." not in text or len(text.strip("-0.").replace(".", "")) < least or not exact:
         return False
-    return not has_letters(other) and near(run, decimal, other, 2)
+    return not has_letters(other, VARIABLE) and near(run, decimal, other, 2)
 
 
 def near(run, decimal, tree, parts=1):
@@ -607,8 +607,8 @@ REWRITES = [(piece, re.compile(pattern), new) for piece, pattern, new in (
     ("\\prime", r"\^\s*\{?\s*\\prime\s*\}?", "'"),
     ("mph", r"\bmph\b", "miles / hours"),
     ("kph", r"\bkph\b", "kilometers / hours"),
-    ("square ", r"\bsquare ([a-z]+)", r"\1^2"),
-    ("cubic ", r"\bcubic ([a-z]+)", r"\1^3"),
+    ("square", r"\bsquare ?(?![ds]?(?![a-z]))([a-z]+)", r"\1^2"),
+    ("cubic", r"\bcubic ?([a-z]+)", r"\1^3"),
     ("per cent", "per cent", "percent"),
     ("infinity", r"(?:\\text\s*)?\{?\binfinity\b\}?", r"\\infty "),
     # bases: 4210_{(5)}, (4210)_5
@@ -629,9 +629,8 @@ REPEATING = re.compile(              # 0.1\overline{6}, 0.\bar3, 0.\dot6, 0.(3),
     r"|\(([0-9]+)\)$|([0-9]{1,9}?)\6\6+(?:\.\.\.|\\[lc]?dots))")
 TEXT = re.compile(r"\\(?:text(?:bf|it|rm|sf|tt|normal|up)?|mbox|hbox|mathrm|operatorname\*?)\s*"
                   r"\{((?:[^{}]|\{[^{}]*\})*)\}")
-# What goes from it: fonts, articles; and its words, p.m. is one.
-NO_PROSE = re.compile(
-    r"\\(?!AA|Omega|dollar)[A-Za-z]+|[{}$]|\b(?:an?|[Tt]he)\s+(?=[A-Za-z]{2})(?!and|or)")
+# What goes from it: articles; and its words, p.m. is one.
+NO_PROSE = re.compile(r"\$|\b(?:an?|[Tt]he)\s+(?=[A-Za-z]{2})(?!and|or)")
 WORD = re.compile(r"\\[A-Za-z]+|(?:[A-Za-z]\.){2,}|[A-Za-z]+")
 # A command, or letters in a row; a word that is one already stays.
 RUN = re.compile(r"\\(?:begin|end)\s*\{\w*\*?\}|\\([A-Za-z]+)|\\.|\x22\w+"
@@ -646,7 +645,7 @@ NUMBER = re.compile(r"(?:[0-9]+\.[0-9]+[eE][-+]?[0-9]+|[0-9]+(?:E[-+]?|e)[0-9]+|
 EULER_OR_POWER = re.compile(r"[0-9]+e[-+][0-9]")
 TOKEN = re.compile(
     r"\\(?:begin|end)\s*\{\w*\*?\}"
-    r"|(?:[0-9]{1,40}[A-F]|[A-F]{1,40}[0-9]|[A-F]{2})[0-9A-F]{0,40}\s*_\s*\{?\s*1[1-6]\s*\}?"  # 152A_{11}
+    r"|(?:[0-9]{1,9}[A-F]|[A-F]{1,9}[0-9]|[A-F]{2})[0-9A-F]{0,40}\s*_\s*\{?\s*1[1-6]\s*\}?"
     r"|(?:" + NUMBER.pattern + r"|\x22\w+|[A-Za-z]"
     r"|\\(?:vec|overline|hat)\s*\{[^{}]*\}|\\[A-Za-z]+|\\.)(?:(?<!\\log)\s*(?:'|_\s*(?:[0-9]+"
     r"|[A-Za-z]|\\[a-z]+|\{(?:[^{}]|\{[^{}]*\})*\})))*|\.{3}|[<>!]=|\*\*|\S", re.S | re.A)
@@ -825,7 +824,7 @@ NOT_UNITS = set("""is are was be not no none to wrong false if when then than le
     zero one two three four five six seven eight nine ten eleven twelve twenty thirty forty fifty
     sixty seventy eighty ninety short off too many fold score gross myriad infinite
     infinity nothing""".split())
-LEAST_PERCENT = 3  # 1.5 is 150 %, and 4 is 4 %, in an answer without the sign
+MAX_FRACTION = 3  # an answer 1.5 is 150 %, and 4 is 4 %, so that no number is both
 
 
 def refuse(reason):
@@ -860,18 +859,19 @@ def replaced(tree, variable):
 
 def is_unit(tree):
     """Is there no value, only words?"""
-    if tree[0] in ("product", "quotient", "power", "text"):
+    if tree[0] in ("text", "power"):
         return is_unit(tree[2 if tree[0] == "text" else 1])
-    return tree[0] == "word"
+    return tree[0] == "word" or tree[0] in ("product", "quotient") and all(map(is_unit, tree[1:]))
 
 
 def without_units(tree):
     """5 m/s is 5."""
     if tree[0] == "text":
         return without_units(tree[2])
-    parts = [without_units(part) if type(part) is tuple else part
-             for part in tree if type(part) is not tuple or not is_unit(part)]
-    return parts[1] if tree[0] in ("product", "quotient") and len(parts) == 2 else (*parts,)
+    factors = tree[0] in ("product", "quotient")
+    parts = [without_units(part) if type(part) is tuple else part for part in tree
+             if not (factors and is_unit(part))]
+    return parts[1] if factors and len(parts) == 2 else (*parts,)
 
 
 def is_name(tree):
@@ -977,9 +977,8 @@ class Parser:
             raise Refused("too many signs")
         found = []
         for signs in itertools.product("+-", repeat=count):
-            free, opposite = iter(signs), "-+"[signs[0] == "-"]
-            chosen = {"\\pm": lambda free=free: next(free), "\\mp": lambda sign=opposite: sign}
-            found.append(Parser([chosen[tok]() if tok in chosen else tok for tok in toks]).tree)
+            chosen = {"\\pm": iter(signs), "\\mp": itertools.repeat("-+"[signs[0] == "-"])}
+            found.append(Parser([next(chosen.get(tok, iter((tok,)))) for tok in toks]).tree)
         return found
 
     def relation(self):
@@ -1122,7 +1121,18 @@ class Parser:
         unit = tok in UNIT_SIGNS or tok[:1] == '"' and name in ONE_LETTER_UNITS
         behind = self.at > 1 and BEHIND_VALUE.fullmatch(self.toks[self.at - 2])
         if tok in CURRENCY or tok[:1] == '"' and tok[2:].isalpha() or unit and behind:
-            return self.word(tok, name)
+            low = name.lower()
+            if {low, low.removesuffix("s")} & NOT_UNITS or low.endswith(("ieth", "ieths")):
+                raise Refused(f"{name} is no unit")
+            # A currency stands before its value.
+            value = tok in CURRENCY and self.level(False) >= 6 and self.expression(SUM)
+            self.unit = True
+            self.words += 1
+            name = UNIT_SIGNS.get(tok, name)
+            name = name if name in UNITS else low.removesuffix("s")
+            unit = ("word", UNITS.get(name, name))
+            return ("product", value, unit) if value else unit
+
         if tok in LEVEL or tok == "\\unclear" or not (name[:1].isalpha() or tok == "..."):
             raise Refused(f"cannot read {tok or 'the end'}")
         # f(x) is a function's value; of other letters, only I(0) and P(x) = are
@@ -1130,19 +1140,6 @@ class Parser:
         if ahead[:1] == "(" and (name[0] in "fg" or APPLIED.match(ahead)):
             return ("applied", name, *self.arguments())
         return ("letter", name)
-
-    def word(self, tok, name):
-        """A unit or another word; a currency stands before its value."""
-        low = name.lower()
-        if {low, low.removesuffix("s")} & NOT_UNITS or low.endswith(("ieth", "ieths")):
-            raise Refused(f"{name} is no unit")
-        value = tok in CURRENCY and self.level(False) >= 6 and self.expression(SUM)
-        self.unit = True
-        self.words += 1
-        name = UNIT_SIGNS.get(tok, name)
-        name = name if name in UNITS else low.removesuffix("s")
-        unit = ("word", UNITS.get(name, name))
-        return ("product", value, unit) if value else unit
 
     def arguments(self):
         """(a, b, ...) or one thing without brackets."""

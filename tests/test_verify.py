@@ -363,7 +363,8 @@ def differ(one, two):
     """Neither agrees with the other, as they stand or bare, and neither is the other, rounded."""
     if equivalent(one, two) or equivalent(two, one):
         return False
-    if one.strip("()").upper() == two.strip("()").upper():
+    letters = [verify.unwrapped(gold).strip("()").upper() for gold in (one, two)]
+    if letters[0] == letters[1]:
         return False  # (b) is the choice B
     run = verify.Run(10**5)
     for x, y in itertools.product(bare(one), bare(two)):
@@ -429,6 +430,14 @@ def test_a_question_tells_whether_a_percentage_is_asked_for(answer, gold, questi
     assert verify.verify(box(answer), gold, question=question) == expect
     if question:
         assert list(verify_all([(box(answer), gold, question)])) == [expect]
+
+
+@pytest.mark.parametrize("number", ["0.5", "1", "1.5", "2", "3", "3.5", "7", "12.5", "40", "250"])
+def test_no_number_is_right_for_a_percentage_and_for_its_hundredfold(number):
+    """1 for 1 % and for 100 % alike would let the policy give every probability in one way."""
+    hundredfold = str(Fraction(number) * 100)
+    right = [equivalent(number, gold + r"\%") for gold in (number, hundredfold)]
+    assert right.count(True) == 1, number
 
 
 # ------------------------------------------------------------------ batches
