@@ -312,8 +312,9 @@ def same(run, a, g):
     if is_real_set(a) or is_real_set(g):
         return set_like(g) and same_reals(run, a, g)
     if "based" in kinds:  # the base may be missing in the answer, where the digits stand alone
-        digits = "".join(node[1] for node in nodes(a) if node[0] in ("number", "letter"))
-        return a[0] in ("number", "product") and digits == g[1]
+        if a[0] == "number" or g[1].isdigit():
+            return a == ("number", g[1])
+        return a[0] == "product" and "".join(part[1] for part in a[1:]) == g[1]  # 152A
     return not STRUCTURES & kinds and (equal(run, a, g) or rounded(run, a, g))
 
 
@@ -390,6 +391,8 @@ def named(run, tree, gold=False):
         return set(), tree
     about = [*ops.split(), "\\approx"].index("\\approx", first)
     values, last = parts[first:1 + about], parts[about]
+    if any(name in nodes(last) for name in parts[:first]):
+        return set(), tree  # x = 2x
     # The steps of a chain must agree. One with letters left may lead to a number, not to a formula.
     steps = [part for part in values[:-1]
              if has_letters(last) or part[0] == "text" or not has_letters(part)]
@@ -960,7 +963,7 @@ class Parser:
                 if last[0] == "relation" != tree[0] and last[1] in ("\\ne", "="):
                     tree = ("relation", last[1], last[2], tree)  # x \ne 1, 4
                 items.append(tree)
-                ops.append('"or')
+                ops.append('"and' if tree[1] == "\\ne" else '"or')
             ops[-1] = ""
             while op := self.take(*SEPARATORS, *SETS):
                 ops[-1] = op
@@ -1296,7 +1299,7 @@ class Calculator:
             raise Refused("no formula")
         if kind == "text":
             return self.value(parts[1])
-        if kind == "at":
+        if kind == "at":  # another of the points
             here, self.point = self.point, int(parts[0])
             x, self.point = self.value(parts[1]), here
             return x
