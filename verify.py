@@ -1114,7 +1114,7 @@ class Parser:
             index = self.prefix(9) if self.toks[self.at] == "[" else ("number", "2")
             return ("power", self.expression(9), ("quotient", ONE, index))
         if tok[:1] == "\\" and tok[1:] in OF_MANY:
-            return (tok[1:], *self.arguments())
+            return (tok[1:], *(self.arguments() or refuse("nothing to take")))
         if tok[:1] == "\\" and tok[1:] in FUNCTIONS:
             return self.function(tok[1:])
         return LEAVES[tok] if tok in LEAVES else self.letter(tok, tok.lstrip('"\\'))
