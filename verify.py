@@ -450,10 +450,10 @@ def rounded(run, a, g):
     """One is a decimal, the other the value that rounds to it: see the policy."""
     decimal, other, least = (a, g, 6) if "." in decimal_of(a) else (g, a, 3)
     text = decimal_of(decimal)
-    exact = not any(node[0] == "number" and "." in node[1] for node in nodes(other))
-    if "." not in text or len(text.strip("-0.").replace(".", "")) < least or not exact:
+    if "." not in text or len(text.strip("-0.").replace(".", "")) < least:
         return False
-    return not has_letters(other, VARIABLE) and near(run, decimal, other, 2)
+    exact = not any(node[0] == "number" and "." in node[1] for node in nodes(other))
+    return exact and not has_letters(other, VARIABLE) and near(run, decimal, other, 2)
 
 
 def near(run, decimal, tree, parts=1):
