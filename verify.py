@@ -11,7 +11,8 @@ that refuses early. Whatever we cannot read, or is not finite, is wrong.
 Policies, each with examples that a test reads: ~ is accepted, !~ is not; the gold stands first.
   decimals   exact, or the gold to 6 digits; a gold of 3 digits is no more exact than it says:
              \frac13 ~ 0.333333 ; \frac13 !~ 0.33 ; 3 !~ 3.000001 ; 33.3 ~ \frac{100}{3}
-  percent    is a hundredth; a gold's sign may be missing: 50\% ~ 0.5 ; 50\% ~ 50 ; 50 !~ 50\%
+  percent    is a hundredth; the gold's sign may be missing: 50\% ~ 0.5 ; 50\% ~ 50 ; 50 !~ 50\%
+             from a number above 3, so that none has two meanings: 150\% ~ 1.5 ; 1\% !~ 1
              Only where a question is given that asks for a percentage, a gold 50 is 50 % too.
   units      may be missing on one side, not differ; degrees are a unit too, but not inside of sin:
              5\text{ cm} ~ 5 ; 5 ~ 5\text{ eggs} ; 5\text{ cm} !~ 5\text{ m} ; 3a !~ 3 ; \$5 ~ 5
@@ -50,9 +51,8 @@ import threading
 import time
 import unicodedata
 import zlib
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from fractions import Fraction
+from decimal import Decimal
 from functools import lru_cache
 
 MAX_CHARS, MAX_BITS = 3000, 20_000  # of an answer, and of a number in it
@@ -118,7 +118,7 @@ def decide(answer, gold, fuel=FUEL, question=None):
     if answer == gold:
         return True, "identical"
     if PLAIN.fullmatch(answer) and PLAIN.fullmatch(gold):
-        return Fraction(answer) == Fraction(gold), "exact decimals"
+        return Decimal(answer) == Decimal(gold), "exact decimals"
     if question and PERCENT.search(answer) and PLAIN.fullmatch(gold) and ASKED.search(question):
         gold += "%"
     run = Run(fuel)
@@ -261,248 +261,224 @@ def extract(text, strict=False):
     return text[:end.start() if end else None].strip()
 
 
-# ---- compare: lists, names, units, brackets, sets of real numbers, words, and at last values
+# ---- compare: an answer is one tree, and one function walks two of them
 
 
 def agree(run, answer, gold):
     """Do two texts agree? Every reading that the gold's spelling leaves open is tried."""
-    if unwrapped(answer) == unwrapped(gold):
-        run.how = "identical but for \\text"
-        return True
     a, g = tokens(answer), tokens(gold)
-    if a == g != ():
+    if a == g != () or unwrapped(answer) == unwrapped(gold):
         run.how = "identical after normalisation"
         return True
     if not a or not g:
         return False
-
-    choice = [CHOICE.fullmatch("".join(toks)) for toks in (a, g)]
-    if all(choice) and not all(match["rest"] for match in choice):
+    choices = [CHOICE.fullmatch("".join(toks)) for toks in (a, g)]
+    if all(choices) and not all(choice["rest"] for choice in choices):
         run.how = "choices"
-        letters = {re.sub("[^A-J]", "", match["letter"].upper()) for match in choice}
-        return len(letters) == 1
-    if EULER_OR_POWER.fullmatch(gold) and same(run, a, (gold.replace("e", "E"),)):
+        return len({choice["letter"].upper().strip('(").:') for choice in choices}) == 1
+    if spoken(a) == spoken(g) != "":
+        run.how = "the same words"
         return True
-    a, g = without_prose(a), without_prose(g)
-    if ":" in g:
-        a = tuple(":" if tok == '"to' else tok for tok in a)
-        notations, colons = split(g, (":",))
-        if len(notations) == 2 and set_like(notations[0]) and set_like(notations[1]):
-            return any(same(run, a, one) for one in notations)  # x<3:(-\infty,3)
-    if same(run, a, g):
+
+    x, y = parsed(a), parsed(g)
+    if same(run, x, y):
         return True
+    if EULER_OR_POWER.fullmatch(gold):
+        return same(run, x, ("number", gold.replace("e", "E")))
     # 40,200 is a number and a list; next to a list it may be the list.
-    if len(split(g, SEPARATORS)[0]) > 1 and THOUSANDS.fullmatch(answer):
-        return same(run, tokens(answer.replace(",", ", ")), g)
+    if y[0] == "join" and THOUSANDS.fullmatch(answer):
+        return same(run, parsed(tokens(answer.replace(",", ", "))), y)
     return False
 
 
 def same(run, a, g):
-    """Do two tuples of tokens agree, the answer always first?"""
+    """Do two trees agree, the answer always first?"""
     if a == g:
         return True
-    run.spend(10 + (len(a) + len(g)) // 4)
-    if SIMPLE.fullmatch("".join(a)) and SIMPLE.fullmatch("".join(g)):
-        return equal(run, a, g) or rounded(run, a, g)
-    if spoken(a) == spoken(g) != "":
-        return True
-    kinds, real = {bracket(a)[0], bracket(g)[0]}, REAL & {*a, *g}
-    if "{}" in kinds and not real:
-        return same_braces(run, a, g)
-    x, y = members(a), members(g)
-    if len(x) != 1 or len(y) != 1:
-        if same_members(run, x, y):
+    run.spend(10)
+    if "relation" in (a[0], g[0]):
+        if a[0] == g[0] and proportional(run, a, g):
             return True
-        return bool(real) and set_like(g) and same_reals(run, a, g)
-
-    a, g = x[0], y[0]
-    if proportional(run, a, g):
-        return True
-    (a_name, a), (g_name, g) = named(run, a), named(run, g, True)
-    if a_name and g_name and not (a_name <= g_name or g_name <= a_name):
-        return False
-    if a == g:
-        return True
-    if real or {"[)", "(]"} & kinds:
-        return bool(in_order(run, a, g)) or set_like(g) and same_reals(run, a, g)
-    if a_name or g_name:
-        return same(run, a, g)
-    return same_values(run, a, g)
-
-
-def same_values(run, a, g):
-    """Units, tuples, bases, words, and what the calculator says."""
-    (a_value, a_unit), (g_value, g_unit) = unit(a), unit(g)
-    if a_unit and g_unit and a_unit != g_unit:
-        return False
-    if a_unit or g_unit:
-        alike = same(run, a_value, g_value)
-        if alike and g_unit == "%":
-            return True
-        if "%" not in (a_unit, g_unit):
-            return alike
-    ordered = in_order(run, a, g)
-    if ordered is not None:
-        return ordered
-    a_base, g_base = (BASED.fullmatch("".join(toks)) for toks in (a, g))
-    if a_base or g_base:
-        if not g_base:
+        (a_names, a), (g_names, g) = named(run, a), named(run, g, gold=True)
+        if a_names and g_names and not (a_names <= g_names or g_names <= a_names):
             return False
-        digits, base = (a_base[1], a_base[2]) if a_base else ("".join(a), g_base[2])
-        return (digits.strip('"'), base) == (g_base[1].strip('"'), g_base[2])
-    if has_words(a) or has_words(g):
-        return False  # equal words were found before
-    return equal(run, a, g) or rounded(run, a, g)
-
-
-def same_braces(run, a, g):
-    """Sets in braces: each member has an equal one. How often counts for a list without braces."""
-    x, y = (members(bracket(t)[1] if bracket(t)[0] == "{}" else t) for t in (a, g))
-    if not all(any(same(run, p, q) for q in y) for p in x):
-        return False
-    if not all(any(same(run, p, q) for p in x) for q in y):
-        return False
-    if bracket(a)[0] == bracket(g)[0]:
+        if a_names or g_names:
+            return same(run, a, g)
+    kinds = {a[0], g[0]}
+    if {"list", "join"} & kinds and same_lists(run, a, g):
         return True
-    bare, braced = (y, x) if bracket(a)[0] == "{}" else (x, y)
-    if len(names_of(bare)) > 1 and not names_of(braced):
-        return False  # x=1,y=2 has an order, and braces have none
-    return not any(same(run, p, q) for p, q in itertools.combinations(bare, 2))
+    if "text" in kinds:
+        return same_measures(run, a, g)
+    if is_real_set(a) or is_real_set(g):
+        return set_like(g) and same_reals(run, a, g)
+    if "based" in kinds:  # the base may be missing in the answer, where the digits stand alone
+        if a[0] == "number" or g[1].isdigit():
+            return a == ("number", g[1])
+        return a[0] == "product" and "".join(part[1] for part in a[1:]) == g[1]  # 152A
+    return not STRUCTURES & kinds and (equal(run, a, g) or rounded(run, a, g))
 
 
-def same_members(run, a, g):
-    """One to one, in any order; but in order if the names x=1, y=2 are missing on one side."""
-    if len(a) != len(g):
+def same_measures(run, a, g):
+    """Values with units: a unit may be missing, not differ. Words alone agree word by word."""
+    if a[:2] == g[:2]:
+        return True
+    a, g = (tree[2] if tree[0] == "text" else tree for tree in (a, g))
+    if UNREADABLE in (a, g) or is_unit(a) or is_unit(g):
         return False
-    a_names, g_names = names_of(a), names_of(g)
-    if max(len(a_names), len(g_names)) > 1 and not (a_names and g_names):
-        return all(same(run, p, q) for p, q in zip(a, g))
-    a = list(a)
-    for want in g:
-        at = next((k for k, member in enumerate(a) if same(run, member, want)), None)
+    x, y = without_units(a), without_units(g)
+    if a != x and g != y:
+        return equal(run, ("quotient", a, x), ("quotient", g, y)) and same(run, x, y)
+    if PERCENT_SIGN in nodes(a):
+        return same(run, a, y)
+    if PERCENT_SIGN in nodes(g) and abs(Calculator(run).scalar(x)) <= MAX_FRACTION:
+        # A number without the sign counts hundredths only if it is large, so it is never both.
+        return same(run, x, g)
+    return same(run, x, y)
+
+
+def same_lists(run, a, g):
+    """Bare lists agree in any order, tuples and ratios in theirs, braces ignore how often."""
+    (a_kind, *x), (g_kind, *y) = members(a), members(g)
+    if [x, y] == [[a], [g]]:
+        return False
+    names = names_of(x), names_of(y)
+    order = max(map(len, names)) > 1 and not all(names)  # x=2,y=3 names what 2,3 only orders
+    if "{}" in (a_kind, g_kind):
+        x = x if a_kind in ("", "{}") else [a]
+        y = y if g_kind in ("", "{}") else [g]
+        left, right = distinct(run, x), distinct(run, y)
+        # A list without braces has an order, where names are missing, and each member counts.
+        bare_repeats = a_kind != "{}" and left != x or g_kind != "{}" and right != y
+        if bare_repeats or order and a_kind != g_kind:
+            return False
+        x, y, order = left, right, False
+    elif a_kind != g_kind:
+        # x<3 : (-\infty,3) is one set in two notations
+        return g_kind == ":" and all(map(set_like, y)) and any(same(run, a, one) for one in y)
+    if len(x) != len(y):
+        return False
+    if order or a_kind not in ("", "{}"):
+        return all(same(run, p, q) for p, q in zip(x, y))
+    for want in y:
+        at = next((k for k, member in enumerate(x) if same(run, member, want)), None)
         if at is None:
             return False
-        del a[at]
+        del x[at]
     return True
 
 
-def in_order(run, a, g):
-    """Tuples, intervals, ratios, member by member; None for anything else."""
-    (x, a_inside), (y, g_inside) = bracket(a), bracket(g)
-    for separators in (SEPARATORS, (":",)):
-        left, right = split(a_inside, separators)[0], split(g_inside, separators)[0]
-        if len(left + right) > 2:
-            alike = (x, len(left)) == (y, len(right))
-            return alike and all(same(run, p, q) for p, q in zip(left, right))
-    return None
+def distinct(run, parts):
+    """The parts without those that agree with one before them."""
+    kept = []
+    for part in parts:
+        if not any(same(run, part, other) for other in kept):
+            kept.append(part)
+    return kept
 
 
-def named(run, toks, gold=False):
-    """(name, value) of x = 5, x = 2 + 3 = 5, x in S; (None, 5) of 2 + 3 = 5; never of 6 = 5.
+def named(run, tree, gold=False):
+    """(names, value) of x = 5, x = 2 + 3 = 5, x in S; of 2 + 3 = 5 no names; never of 6 = 5.
     \\sin x = 5 tells what sin x is, in a gold: there the problem asked for it."""
-    parts, ops = split(toks, RELATIONS)
-    if not ops or ops != ["\\in"] and set(ops) - {"=", "\\approx"}:
-        return None, toks
-    names = [is_name(part) or gold and part[:1] != () and part[0][1:] in FUNCTIONS
-             and is_name(part[1:]) for part in parts]
-    if names == [False, True] and ops == ["="]:
+    kind, ops, *parts = tree
+    if kind != "relation" or ops != "\\in" and {*ops.split()} - {"=", "\\approx"}:
+        return set(), tree
+    names = [is_name(part) or gold and part[0] in ("function", "log") and is_name(part[-1])
+             for part in parts]
+    if names == [False, True] and ops == "=":
         parts, names = parts[::-1], [True, False]
     first = [*names[:-1], False].index(False)  # the first part that is a value
-    if not first and any(has_letters(part) for part in parts):
-        return None, toks
-    about = (ops + ["\\approx"]).index("\\approx", first)
-    values = parts[first:1 + about]
-    last = values[-1]
+    if not first and any(map(has_letters, parts)):
+        return set(), tree
+    about = [*ops.split(), "\\approx"].index("\\approx", first)
+    values, last = parts[first:1 + about], parts[about]
+    if any(name in nodes(last) for name in parts[:first]):
+        return set(), tree  # x = 2x
     # The steps of a chain must agree. One with letters left may lead to a number, not to a formula.
     steps = [part for part in values[:-1]
-             if has_letters(last) or has_words(part) or not has_letters(part)]
+             if has_letters(last) or part[0] == "text" or not has_letters(part)]
     if not all(same(run, part, last) for part in steps):
         raise Refused("not equal")
     if not gold and not all(near(run, part, last) for part in parts[1 + about:]):
         raise Refused("not nearly equal")
-    found = {tuple(tok for tok in part if tok not in ("{", "}")) for part in parts[:first]}
-    return found or None, last
-
-
-def near(run, decimal, toks):
-    """Does \\approx hold, to a unit in the last place?"""
-    decimal = unit(decimal)[0]
-    x, y = Calculator(run).numbers(decimal, unit(toks)[0])
-    return abs(x - y) * 10 ** len("".join(decimal).partition(".")[2]) <= 1
+    return {*parts[:first]}, last
 
 
 def proportional(run, a, g):
     """Are two equations or inequalities the same up to a constant factor: 2x < 6 and x < 3?"""
-    (a, x), (g, y) = split(a, RELATIONS), split(g, RELATIONS)
-    if [len(x), len(y)] != [1, 1] or y[0] not in (x[0], FLIPPED.get(x[0])) or x[0] not in HOLDS:
+    if len(a) != 4 or len(g) != 4 or g[1] not in (a[1], FLIPPED.get(a[1])) or a[1] == "\\in":
         return False
-    a, g = (left + ("-", "(") + right + (")",) for left, right in (a, g))
-    calculator = Calculator(run)
+    x, y = (("sum", tree[2], ("negative", tree[3])) for tree in (a, g))
+    x_there, y_there = ("at", "2", x), ("at", "2", y)
     try:
-        p, q = (calculator.value_of(parsed(toks)[0], 0, 200) for toks in (a, g))
-        if min(abs(p), abs(q)) < 1e-30:
-            return False  # always true, as 2 = 2
-        ratio = (p / q).real * (1 if x == y else -1)
+        p, q = (Calculator(run).scalar(tree) for tree in (x_there, y_there))
+        factor = (p / q).real * (1 if a[1] == g[1] else -1)
+        always = not has_letters(g) or min(abs(p), abs(q)) < 1e-30  # as 2 = 2
+        if always or factor < 0 and a[1] in FLIPPED:
+            return False
+        return equal(run, ("product", x, y_there), ("product", y, x_there))
     except Exception:
         return False
-    return (ratio > 0 or x[0] not in FLIPPED) and equal(run, a, g, scaled=True)
 
 
-def equal(run, a, g, scaled=False):
-    """Equal to 60 digits, and to 200 beyond the largest number; with letters at 8 points. scaled:
-    equal up to the same factor at all points."""
-    (left, a_letters), (right, g_letters) = parsed(a), parsed(g)
-    letters, calculator, agreed = a_letters or g_letters, Calculator(run), 0
+def equal(run, a, g):
+    """Equal to 60 digits, and to 200 beyond the largest number; with letters at 8 points."""
+    letters, agreed = any(has_letters(tree, VARIABLE) for tree in (a, g)), 0
     run.how = "equal at several points" if letters else "equal to 200 digits"
     for point in range(8 if letters else 1):
-        verdict = equal_at(calculator, left, right, point, letters, scaled)
-        if verdict is False:
-            return False
-        agreed += verdict is True
-    return agreed > letters + scaled
-
-
-def equal_at(calculator, left, right, point, letters, scaled):
-    """Are two trees equal at this point? None if the point tells nothing."""
-    calculator.size = 0
-    for bits in (200, 400 if letters else 700):
-        if letters and calculator.size > 3000:
-            return None  # too large a point
-        bits, calculator.peak = bits + 2 * calculator.size, 0
-        gold_has_value = False
-        try:
-            y = calculator.value_of(right, point, bits)
-            y_factor = calculator.value_of(left, 2, bits) if scaled else 1
-            gold_has_value = True
-            x = calculator.value_of(left, point, bits)
-            x_factor = calculator.value_of(right, 2, bits) if scaled else 1
-        except Exception:
-            # x + 0^x is no |x|: an answer has a value wherever the gold has one, but far out
-            if letters and (not gold_has_value or point in LARGE_POINTS):
-                return None
-            raise
-        if not calculator.close(x * x_factor, y * y_factor, bits):
-            return False
-        if scaled and calculator.close(x * x_factor, 0 * x, bits):
-            return None  # zero on both sides agrees with everything
-    return True
+        calculator = Calculator(run, point)
+        for bits in (200, 400 if letters else 700):
+            if letters and calculator.size > 3000:
+                break  # too large a point: it tells nothing
+            calculator.mp.prec, calculator.peak = bits + 2 * calculator.size, 0
+            y = None
+            try:
+                y = calculator.value(g)
+                x = calculator.value(a)
+            except Exception:
+                # x + 0^x is no |x|: an answer has a value wherever the gold has one, but far out
+                if letters and (y is None or point in LARGE_POINTS):
+                    break
+                raise
+            if not calculator.close(x, y):
+                return False
+        else:
+            agreed += 1
+    return agreed > letters
 
 
 def rounded(run, a, g):
     """One is a decimal, the other the value that rounds to it: see the policy."""
-    decimal, other, least = (a, g, 6) if "." in "".join(a) else (g, a, 3)
-    text = "".join(decimal)
-    digits = text.strip("-0.").replace(".", "")
-    if not PLAIN.fullmatch(text) or "." not in text or len(digits) < least:
+    decimal, other, least = (a, g, 6) if "." in decimal_of(a) else (g, a, 3)
+    text = decimal_of(decimal)
+    if "." not in text or len(text.strip("-0.").replace(".", "")) < least:
         return False
-    if "." in "".join(other) or parsed(other)[1]:
-        return False
-    x, y = Calculator(run).numbers(other, decimal)
-    return 2 * abs(x - y) * 10 ** len(text.partition(".")[2]) <= 1
+    exact = not any(node[0] == "number" and "." in node[1] for node in nodes(other))
+    return exact and not has_letters(other, VARIABLE) and near(run, decimal, other, 2)
 
 
-# ---- sets of real numbers: (variables, end points, membership test), alike at, between and beyond
-# all their end points
+def near(run, decimal, tree, parts=1):
+    """Does \\approx hold, to a part of a unit in the last place?"""
+    decimal, tree = without_units(decimal), without_units(tree)
+    calculator = Calculator(run)
+    gap = abs(calculator.scalar(decimal) - calculator.scalar(tree))
+    return parts * gap * 10 ** len(decimal_of(decimal).partition(".")[2]) <= 1
+
+
+# ---- sets of real numbers: members are tried at, between and beyond all end points
+
+
+def is_real_set(tree):
+    """Must this be a set of real numbers: by an infinity, an inequality, a union, [0,1)?"""
+    kind, first, *parts = tree
+    if kind == "list":
+        return first in ("[)", "(]") or any(map(is_real_set, parts))
+    if kind in ("join", "relation"):
+        return bool(REAL & {*first.split()}) or any(map(is_real_set, parts))
+    return tree in (REALS, *INFINITIES)
+
+
+def set_like(tree):
+    return tree not in INFINITIES and (is_real_set(tree) or tree[0] == "list" and tree[1] != ":")
 
 
 def same_reals(run, a, g):
@@ -512,102 +488,73 @@ def same_reals(run, a, g):
     if EMPTY in (a, g):
         return a == g
     for point in range(8):
-        calculator = Calculator(run)
-        names, ends, test = reals(calculator, a, point)
-        g_names, g_ends, g_test = reals(calculator, g, point)
-        if names and g_names and names != g_names:
+        calculator = Calculator(run, point, 400)
+        inside(calculator, a, [])
+        inside(calculator, g, [])
+        if len(calculator.variables) > 1:
             return False
-        points = probes(ends | g_ends)
-        run.spend(len(points) * (len(ends | g_ends) + 1) // 20)
-        inside = [g_test(x) for x in points]
-        if [test(x) for x in points] != inside:
+        ends = sorted({end for end in calculator.ends.values() if abs(end) != math.inf} | {0})
+        between = [(low + high) // 2 for low, high in zip(ends, ends[1:])]
+        probes = [ends[0] - 9, *ends, *between, ends[-1] + 9]
+        expected = inside(calculator, g, probes)
+        if inside(calculator, a, probes) != expected:
             return False
-        agreed += any(inside)
+        agreed += any(expected)
         if not calculator.letters:
             return agreed == 1 or refuse("an empty set")
     return agreed > 1
 
 
-def reals(calculator, toks, point):
-    """(variables, end points, membership test) of a set of real numbers."""
-    kind, inside = bracket(toks)
-    if not kind:
-        parts, ops = separated(toks, SEPARATORS + SETS)
-        if ops:
-            return combined(calculator, parts, ops, point)
-        parts, ops = split(toks, RELATIONS)
-        if ops:
-            return solved(calculator, parts, ops, point)
-    parts, found = split(inside, ("|", ":"))
-    if kind == "{}" and found:  # {x | x > 2}, {x in R : x > 2}
-        head = parts[0] + ('"and',) if len(parts[0]) > 1 else ()
-        names, ends, test = reals(calculator, head + parts[1], point)
-        return (set(), ends, test) if names <= {parts[0][:1]} else refuse("another variable")
-    if toks == ("\\setR",):
-        return set(), set(), lambda x: True
-    places = [calculator.place(part, point) for part in split(inside, SEPARATORS)[0]]
-    if kind in ("{}", ""):
+def inside(calculator, tree, probes):
+    """Which of the probes are in the set? Without any, its end points are found and kept."""
+    kind, first, *parts = tree
+    calculator.run.spend(1 + len(probes) // 20)
+    if kind == "reals":
+        return [True] * len(probes)
+    if kind == "relation":
+        return solved(calculator, first.split(), parts, probes)
+    if kind == "join":  # from left to right; , is "or" if nothing is in both
+        if len(parts) > 40:
+            raise Refused("too many sets")
+        total = inside(calculator, parts[0], probes)
+        for op, part in zip(first.split(), parts[1:]):
+            right = inside(calculator, part, probes)
+            both = any(map(operator.and_, total, right))
+            is_set = part[0] != "relation" or BOUND in nodes(part)
+            if op in (",", ";") and both and is_set:
+                raise Refused("a list of sets, not a set")
+            union = op in ("\\cup", '"or') or not both and (op in (",", ";") or is_set)
+            # gt: in the left one, and not in the right one
+            how = operator.gt if op == "\\setminus" else operator.or_ if union else operator.and_
+            total = [*map(how, total, right)]
+        return total
+
+    places = [calculator.place(part) for part in (parts if kind == "list" else [tree])]
+    if kind != "list" or first == "{}":
         if {math.inf, -math.inf} & {*places}:
             raise Refused("no set")
-        return set(), {*places}, {*places}.__contains__
+        return [x in places for x in probes]
     low, high = places
-    if kind[0] == "[" and low == -math.inf or kind[1] == "]" and high == math.inf:
+    if first[0] == "[" and low == -math.inf or first[1] == "]" and high == math.inf:
         raise Refused("infinity is no number")
-    if not calculator.letters and (low > high or low == high and kind != "[]"):
+    if not calculator.letters and (low > high or low == high and first != "[]"):
         raise Refused("an empty interval")
-    after = HOLDS["\\ge" if kind[0] == "[" else ">"]
-    before = HOLDS["\\le" if kind[1] == "]" else "<"]
-    return set(), {low, high}, lambda x: after(x, low) and before(x, high)
+    after = operator.ge if first[0] == "[" else operator.gt
+    before = operator.le if first[1] == "]" else operator.lt
+    return [after(x, low) and before(x, high) for x in probes]
 
 
-def combined(calculator, parts, ops, point):
-    """Unions, intersections, differences, from left to right; , is "or" if nothing is in both."""
-    if len(parts) > 40:
-        raise Refused("too many sets")
-    names, ends, test = reals(calculator, parts[0], point)
-    for op, part in zip(ops, parts[1:]):
-        more, more_ends, right = reals(calculator, part, point)
-        names, ends = names | more, ends | more_ends
-        if len(names) > 1:
-            raise Refused("two variables")
-        calculator.run.spend(1 + len(ends))
-        both = any(test(x) and right(x) for x in probes(ends))
-        if op in (",", ";") and both and not more:
-            raise Refused("a list of sets, not a set")
-        union = op in ("\\cup", '"or') or not both and (op in (",", ";") or not more)
-        how = operator.gt if op == "\\setminus" else operator.or_ if union else operator.and_
-
-        def test(x, left=test, right=right, how=how):
-            return how(left(x), right(x))  # gt: in left and not in right
-
-    return names, ends, test
-
-
-def solved(calculator, parts, ops, point):
-    """x < 3, 1 <= x < 2, x = 1, x in S."""
-    if ops == ["\\in"]:
-        return ({parts[0]}, *reals(calculator, parts[1], point)[1:])
-    variable = [part for part in parts if len(part) == 1 and is_name(part)]
-    if len(ops) == 2:
-        variable = [part for part in variable if part == parts[1]]  # of a <= x <= b the middle one
-    elif len(variable) == 2:
-        variable = [parts[0]]
-    if len(variable) != 1 or parts.count(variable[0]) != 1:
+def solved(calculator, ops, parts, probes):
+    """The same for x < 3, 1 <= x < 2, x = 1, x in S."""
+    variable = parts[1] if len(ops) == 2 or parts[0][0] != "letter" else parts[0]
+    if variable[0] != "letter" or parts.count(variable) != 1 or "\\approx" in ops:
         raise Refused("not a solved inequality")
-    sides = [None if part == variable[0] else calculator.place(part, point) for part in parts]
-
-    def test(x):
-        at = [x if side is None else side for side in sides]
-        return all(HOLDS[op](low, high) for op, low, high in zip(ops, at, at[1:]))
-
-    return {variable[0]}, set(sides) - {None}, test
-
-
-def probes(ends):
-    """A number at each end, between each two, and beyond them all."""
-    ends = sorted({end for end in ends if abs(end) != math.inf} | {0})
-    between = [(low + high) // 2 for low, high in zip(ends, ends[1:])]
-    return [ends[0] - 9, *ends, *between, ends[-1] + 9]
+    calculator.variables |= {variable} - {BOUND}
+    if ops == ["\\in"]:
+        return inside(calculator, parts[1], probes)
+    sides = [None if part == variable else calculator.place(part) for part in parts]
+    lines = [[x if side is None else side for side in sides] for x in probes]
+    return [all(HOLDS[op](low, high) for op, low, high in zip(ops, at, at[1:])) for at in lines]
 
 
 # You can stop here: below, text is spelled, split and calculated.
@@ -645,7 +592,6 @@ REWRITES = [(piece, re.compile(pattern), new) for piece, pattern, new in (
     ("!=", r"(?<=[0-9)}])!=(?!=)", "! = "),  # 5!=120
     # \frac12 and \frac1{2}
     ("\\", r"(\\[dtc]?(?:frac|binom))\s*([0-9])\s*([0-9])", r"\1{\2}{\3}"),
-    ("**", r"\*\*", "^"),
     ("\\end", r"\\\\\s*(?=\\end)", ""),
     ("\\frac", r"\\frac\s*\{\s*d\s*([A-Za-z])\s*\}\s*\{\s*d\s*([A-Za-z])\s*\}", r"\\ddt_{\1\2}"),
     ("\\circ", r"\^\s*(?:\\circ|\{\s*\\circ\s*\})", "° "),
@@ -658,16 +604,24 @@ REWRITES = [(piece, re.compile(pattern), new) for piece, pattern, new in (
     ("\\", r",\s*(?=&)|\\[hv]space\*?\{[^{}]*\}|(?<=n\{array\})\{[^{}]*\}", " "),
     ("all", r"\\text\s*\{\s*all real(?:s| numbers)\.?\s*\}|\ball real(?:s| numbers)\b", r"\\setR "),
     ("+", r"([(,[])\s*\+", r"\1"),
+    ("^", r"\b([fg])\s*\^\s*\{\s*-\s*1\s*\}", r"\1_{inv}"),
+    # the coordinates of a vector: [\mathbf{x}]_B
+    ("]", r"\[\s*(?:\\mathbf\s*)?\{?\s*([a-z])\s*\}?\s*\]\s*_\s*\{?([A-Z])\}?", r"\1_{\2}"),
     ("\\prime", r"\^\s*\{?\s*\\prime\s*\}?", "'"),
+    ("mph", r"\bmph\b", "miles / hours"),
+    ("kph", r"\bkph\b", "kilometers / hours"),
+    ("square", r"\bsquare ?(?![ds]?(?![a-z]))([a-z]+)", r"\1^2"),
+    ("cubic", r"\bcubic ?([a-z]+)", r"\1^3"),
+    ("per cent", "per cent", "percent"),
     ("infinity", r"(?:\\text\s*)?\{?\binfinity\b\}?", r"\\infty "),
     # bases: 4210_{(5)}, (4210)_5
     ("_", r"_\s*\{\s*\(\s*([0-9]+)\s*\)\s*\}", r"_{\1}"),
     ("_", r"\(\s*([0-9A-F]+)\s*\)\s*_", r"\1_"),
     (".", r"(?<![0-9])\.(?=[0-9\\])", "0."),
-    (".", r"(?<=[0-9])\.(?=\s*[/*+)=])", ""),  # 3./2
-    ("<=", "<=", r"\\le "),
-    (">=", ">=", r"\\ge "),
-    ("!=", "!=", r"\\ne "))]
+    (".", r"(?<=[0-9])\.(?=\s*[/*+)=])", ""))]  # 3./2
+NEW_EQUATION = re.compile(r"\n\s*(?=\\?[A-Za-z][^\n=]{0,20}=)")
+FOREIGN, AGAIN = re.compile("[^ -~]+"), re.compile(r"\}[_^]\{")  # x²³ has one exponent
+BARS = re.compile(r"\|((?:(?!\\[{}]|\\[lgn]e\b)[^|<>=,])+)\|")
 DISPLAY = re.compile(r"\\(?:begin|end)\s*\{(?:aligned|align|gathered|equation|split)\*?\}")
 # Mixed numbers: 1\frac12, 1 1/2. The fraction is smaller than 1, and nothing stands before.
 MIXED = re.compile(
@@ -678,6 +632,9 @@ REPEATING = re.compile(              # 0.1\overline{6}, 0.\bar3, 0.\dot6, 0.(3),
     r"|\(([0-9]+)\)$|([0-9]{1,9}?)\6\6+(?:\.\.\.|\\[lc]?dots))")
 TEXT = re.compile(r"\\(?:text(?:bf|it|rm|sf|tt|normal|up)?|mbox|hbox|mathrm|operatorname\*?)\s*"
                   r"\{((?:[^{}]|\{[^{}]*\})*)\}")
+# What goes from it: articles; and its words, p.m. is one.
+NO_PROSE = re.compile(r"\$|\b(?:an?|[Tt]he)\s+(?=[A-Za-z]{2})(?!and|or)")
+WORD = re.compile(r"\\[A-Za-z]+|(?:[A-Za-z]\.){2,}|[A-Za-z]+")
 # A command, or letters in a row; a word that is one already stays.
 RUN = re.compile(r"\\(?:begin|end)\s*\{\w*\*?\}|\\([A-Za-z]+)|\\.|\x22\w+"
                  r"|((?:[A-Za-z]\.){2,}|[A-Za-z]{2,})")
@@ -690,9 +647,14 @@ NUMBER = re.compile(r"(?:[0-9]+\.[0-9]+[eE][-+]?[0-9]+|[0-9]+(?:E[-+]?|e)[0-9]+|
           r"|[0-9]+e[-+][0-9]{2,}|[0-9]+(?:\.[0-9]+)?)")
 EULER_OR_POWER = re.compile(r"[0-9]+e[-+][0-9]")
 TOKEN = re.compile(
-    r"\\(?:begin|end)\s*\{\w*\*?\}|(?:" + NUMBER.pattern + r"|\x22\w+|[A-Za-z]"
+    r"\\(?:begin|end)\s*\{\w*\*?\}"
+    r"|(?:[0-9]{1,9}[A-F]|[A-F]{1,9}[0-9]|[A-F]{2})[0-9A-F]{0,40}\s*_\s*\{?\s*1[1-6]\s*\}?"
+    r"|(?:" + NUMBER.pattern + r"|\x22\w+|[A-Za-z]"
     r"|\\(?:vec|overline|hat)\s*\{[^{}]*\}|\\[A-Za-z]+|\\.)(?:(?<!\\log)\s*(?:'|_\s*(?:[0-9]+"
-    r"|[A-Za-z]|\\[a-z]+|\{(?:[^{}]|\{[^{}]*\})*\})))*|\.{3}|\S", re.S | re.A)
+    r"|[A-Za-z]|\\[a-z]+|\{(?:[^{}]|\{[^{}]*\})*\})))*|\.{3}|[<>!]=|\*\*|\S", re.S | re.A)
+SYNONYMS = {'"to': ":", '"per': "/", '"percent': "%", '"degrees': "°", '"degree': "°",
+            "**": "^", "<=": "\\le", ">=": "\\ge", "!=": "\\ne"}
+PRELUDE = re.compile(r"^(?:\s*\x22[A-Za-z]{2,})+\s*:(?=.)")  # Solution is:
 NO_BRACES = str.maketrans("", "", "{} ")
 QUALIFIER = re.compile(r"(?:[,;(\s]|\x22(?:where|for|with|any|all)\b|\\forall){1,6}[a-z]\s*(?:\\in"
                        r"\s*\\setZ|(?:\x22is\s*)?\x22integer)[\s)]{0,9}$")              # , k in Z
@@ -704,24 +666,22 @@ UNITS = {name: names.split()[0] for names in """cm centimeter|m meter|mm millime
     kilogram|g gram|in inch inche|ft foot feet|s sec second|min minute|h hr hour|$ dollar USD
     |° degree|am|pm|% percent|lb pound|mi mile|euro EUR|ohm|day|week|month|year yr|yd yard|angstrom
     |cent|mL ml milliliter|L liter""".split("|") for name in names.split()}
-SPOKEN = {"\\AA": "angstrom", "\\Omega": "ohm", "\\dollar": "$", "per cent": "percent"}
-SPEEDS = {"mph": ("mile", "hour"), "kph": ("kilometer", "hour")}
 WORDS = set("yes no odd or and all red not is to none true false if one two six ten are".split())
 
 
+def remembered(function):
+    """With its results for short texts or tokens: a cache that only counts may hold gigabytes."""
+    short = lru_cache(maxsize=2048)(function)
+    return lambda text: (short if len("".join(text[:301])) <= 300 else function)(text)
+
+
+@remembered
 def tokens(text):
-    """The tokens of an answer: "12", "x", "\\frac", "(", and '"cm' for a word. Only short texts are
-    remembered: a cache that counts entries alone would hold gigabytes."""
-    return (short_tokens if len(text) <= 300 else read_tokens)(text)
-
-
-def read_tokens(text):
+    """The tokens of an answer: "12", "x", "\\frac", "(", and '"cm' for a word."""
     if len(text) > MAX_CHARS:
         raise Refused("too long")
-    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
-        return (text,)
-    text = re.sub(r"\n\s*(?=\\?[A-Za-z][^\n=]{0,20}=)", " ; ", text)  # an equation on its line
-    text = re.sub("[^ -~]+", lambda m: re.sub(r"\}[_^]\{", "", "".join(map(spelled, m[0]))), text)
+    text = NEW_EQUATION.sub(" ; ", text)
+    text = FOREIGN.sub(lambda m: AGAIN.sub("", "".join(map(spelled, m[0]))), text)
     if DISPLAY.search(text) and "begin" not in DISPLAY.sub("", text):
         text = DISPLAY.sub(" ", text).replace("&", " ").replace("\\\\", " ; ")
     text = " ".join(text.split())
@@ -733,29 +693,21 @@ def read_tokens(text):
     text = MIXED.sub(mixed, text)
     text = RUN.sub(run_of_letters, TEXT.sub(prose, REPEATING.sub(
         repeating, text.replace("}\\dot{", ""))))
-    text = re.sub(r"\|((?:(?!\\[{}]|\\[lgn]e\b)[^|<>=,])+)\|", r"\\abs{\1}", text)
+    text = BARS.sub(r"\\abs{\1}", text)
     text = GROUPED.sub(lambda m: m[1].replace(",", "") if m[1] else m[0], text)
-    text = trimmed(QUALIFIER.sub("", text) or text)
-    toks = tuple(tok.replace(" ", "") if len(tok) < 3 or tok.startswith(("\\begin", "\\end"))
-                 else tok.translate(NO_BRACES) for tok in TOKEN.findall(text))
-    depths = itertools.accumulate((tok in OPENERS) - (tok in CLOSERS) for tok in toks)
-    if max(depths, default=0) > 60:
-        raise Refused("nested too deeply")
-    return toks
-
-
-short_tokens = lru_cache(maxsize=4096)(read_tokens)
-
-
-def trimmed(text):
-    """Without punctuation, "=" before it, and line breaks at its ends."""
-    before = None
-    while before != text:
+    text, before = PRELUDE.sub("", QUALIFIER.sub("", text) or text), None
+    while before != text:  # without punctuation, "=" before it, and line breaks at its ends
         before = text
         text = text.lstrip("*=:+ ").removeprefix("\\approx")
         text = text.rstrip("*,;: ").removesuffix("\\\\")
         text = text if text.endswith("..") else text.removesuffix(".")
-    return text
+    toks = tuple(tok.replace(" ", "") if len(tok) < 3 or tok.startswith(("\\begin", "\\end"))
+                 else tok.translate(NO_BRACES) for tok in TOKEN.findall(text))
+    toks = tuple(SYNONYMS.get(tok, tok) for tok in toks)
+    depths = itertools.accumulate((tok in OPENERS) - (tok in CLOSERS) for tok in toks)
+    if max(depths, default=0) > 60:
+        raise Refused("nested too deeply")
+    return toks
 
 
 def unwrapped(text):
@@ -772,10 +724,10 @@ def spelled(char):
         return r"\frac{%s}{%s}" % tuple(plain.split("\u2044"))
     if kind in ("<super>", "<sub>"):
         return "^_"[kind == "<sub>"] + "{%s}" % plain.replace("−", "-")
-    greek = re.match(r"GREEK (SMALL|CAPITAL) LETTER (\w+)$", unicodedata.name(plain[:1], ""))
-    name = greek[2].title().replace("Lamda", "Lambda") if greek else ""
-    if name:
-        return f"\\{name.lower() if greek[1] == 'SMALL' else name} "
+    script, size, _, name = [*unicodedata.name(plain[:1], "").split(), "", "", "", ""][:4]
+    if script == "GREEK":
+        name = name.replace("LAMDA", "LAMBDA")
+        return f"\\{name.lower() if size == 'SMALL' else name.title()} "
     return {"Cf": "", "Cc": " ", "Zs": " "}.get(unicodedata.category(char), plain)
 
 
@@ -795,14 +747,11 @@ def repeating(match):
 
 def prose(match):
     """\\text{square cm} as "square "cm, without articles."""
-    text = match[1]
-    for command, word in SPOKEN.items():
-        text = text.replace(command, word)
-    text = re.sub(r"\\[A-Za-z]+|[{}$]|\b(?:an?|[Tt]he)\s+(?=[A-Za-z]{2})(?!and|or)", " ", text)
+    text = NO_PROSE.sub(" ", match[1])
     unit = text.strip() in ("sec", "arcsec") and "operatorname" not in match[0]
     if text.strip() in FUNCTIONS and not unit or text.strip() in OF_MANY:
         return f"\\{text.strip()} "
-    return re.sub(r"(?:[A-Za-z]\.){2,}|[A-Za-z]+", lambda m: f' "{m[0].replace(".", "")} ', text)
+    return WORD.sub(lambda m: m[0] if m[0][0] == "\\" else f' "{m[0].replace(".", "")} ', text)
 
 
 def run_of_letters(match):
@@ -815,48 +764,56 @@ def run_of_letters(match):
     if name in FUNCTIONS or name in ("pi", "theta", "alpha", "beta"):
         return f"\\{name} "
     word = low[3:] and name[1:].islower() and set("aeiouy") & set(low) and [*low] != sorted(low)
-    known = name in UNITS or name in SPEEDS or low in WORDS and not name.isupper()
+    known = name in UNITS or low in WORDS and not name.isupper()
     known = known or one in UNITS and (not glued or one[2:])  # east is a word, abcd a product
     return f' "{name} ' if known or not glued and word else letters
 
 
-# ---- structure, by splitting the tokens
+# ---- trees: tuples (kind, part, ...); all parts but texts are trees. Structures are
+#   ("list", "[)", members...)     also "()", "{}", ":" of a ratio, "|" of {(x,y) | x < y}
+#   ("join", ", ;", members...)    a bare list or a union, and what stands between its members
+#   ("relation", "< <", parts...)  a chain
+#   ("text", words, tree)          a value and its unit, or a name; the words are leaves of the tree
+#   ("based", digits, base)        101_2
+# and all others are formulas, whose value the calculator finds.
 
-SETS, SEPARATORS, INFINITY = ("\\cup", "\\cap", "\\setminus"), (",", ";", '"and', '"or'), "\\infty"
+SETS, SEPARATORS = ("\\cup", "\\cap", "\\setminus"), (",", ";", '"and', '"or')
 FLIPPED = {"<": ">", "\\le": "\\ge", ">": "<", "\\ge": "\\le"}
 HOLDS = {"<": operator.lt, "\\le": operator.le, ">": operator.gt, "\\ge": operator.ge,
          "\\ne": operator.ne, "=": operator.eq}
-RELATIONS = {"\\approx", "\\in", *HOLDS}
-EMPTY = ("\\{", "\\}")
-REAL = {INFINITY, "\\setR", "\\ne", *FLIPPED, *SETS}
+REAL = {"<", ">", "\\le", "\\ge", "\\ne", *SETS}
+RELATIONS = ("\\approx", "\\in", *HOLDS)
+STRUCTURES = {"list", "join", "relation", "reals"}
+WORDLESS = {*STRUCTURES, "text"}
+EMPTY, REALS, INFINITY = ("list", "{}"), ("reals", ""), ("constant", "inf")
+INFINITIES, BOUND = (INFINITY, ("negative", INFINITY)), ("letter", "|")
+ONE, PERCENT_SIGN, UNREADABLE = ("number", "1"), ("word", "%"), ("unreadable", "")
+UNKNOWN_BASE = ("number", "7.31")  # of \log, which agrees with no known base
 CLOSES = {"(": ")", "[": "]", "{": "}", "\\{": "\\}", "\\lfloor": "\\rfloor", "\\lceil": "\\rceil"}
-OPENERS, CLOSERS = set(CLOSES), set(CLOSES.values())
-GREEK = set(r"""\alpha \beta \gamma \delta \epsilon \zeta \eta \theta \iota \kappa \lambda \mu \nu
-    \xi \rho \sigma \tau \phi \chi \psi \omega \Gamma \Delta \Theta \Lambda \Xi \Sigma \Phi \Psi
-    \Omega \ell \ddt \triangle \angle""".split())
-# What may stand before "=": x, a_1, f(x), f^{-1}(x), AB, |AB|, NO/BO, (x, y), [x]_B, Area.
-NAME = re.compile(
-    r"(?!(e|i|\\pi)$)(m )?(\\(angle|triangle|Delta|partial|nabla|det|dim|deg) (\{ )?)?"
-    r"([A-Za-z]|\\|\x22)[^ (),;]*( \})?( \^ \{ - 1 \})?( \( -?[^-+*/^]* \))?"
-    r"|(m )?(\\(angle|triangle|overline|vec|abs) (\{ )?)?[A-Z]( [A-Z])+( \})?"
-    r"|\\abs \{ ([zw]|\\\S+) \}|\( \S+( , \S+)+ \)"
-    r"|[A-Za-z]\S*( : [A-Za-z]\S*)+|\x22\S+( \x22\S+){1,3}"
-    r"|\\frac( \{ [A-Zd][ A-Za-z]* \}){2}|\[ (\{ )?[A-Za-z]( \})? \] _ (\{ )?[A-Za-z]( \})?")
+OPENERS, CLOSERS = {*CLOSES}, {*CLOSES.values()}
+# How tightly what follows binds to what stands before it; 0 ends a formula.
+LEVEL = {":": 3, **dict.fromkeys(SETS, 4), **dict.fromkeys(("+", "-", "\\pm", "\\mp"), 6),
+         "\\over": 6, "\\choose": 6, "%": 6.5, "*": 7, "/": 7, "^": 9, "!": 9, "°": 9,
+         **dict.fromkeys(("", *CLOSERS, *SEPARATORS, *RELATIONS, "&", "\\\\", "|"), 0)}
+ENDS = {*SEPARATORS, *SETS, *RELATIONS}
+RATIO, SUM, UNIT = 2, 5, 5.5
+FLAT = ("list", ":"), ("sum",), ("product",)
+KINDS = {":": FLAT[0], "+": FLAT[1], "\\pm": FLAT[1], "*": FLAT[2], "/": ("quotient",),
+         "\\over": ("quotient",), "\\choose": ("binomial",), "^": ("power",),
+         "\\lfloor": ("floor",), "\\lceil": ("ceil",)}
+LEAVES = {"\\pi": ("constant", "pi"), "e": ("constant", "e"), '"e': ("constant", "e"),
+          "i": ("constant", "i"), '"i': ("constant", "i"), "\\setR": REALS, "\\infty": INFINITY}
+APPLIED = re.compile(r"\( (?:(?:- )?[0-9.]+ \)|[^()]* \) (?:=|\\approx))")
+MARKS = ("m", "angle", "triangle", "Delta", "partial", "nabla")  # of a name: \angle ABC
 CHOICE = re.compile(  # C, (C), C. 42, and what follows; operators, or another choice, may not
     r"(?:\x22(?:option|choice|answer))?(?P<letter>\(\x22?[a-j]\)|(?-i:[A-J])[).:]|(?-i:[A-J])$"
     r"|\x22[a-j]$)(?P<rest>(?![-+*/=<>^|(,&!;\\]|\x22and|\x22or)"
     r"(?!.*\([A-J]\)|.*\x22?(?:not|wrong|incorrect|false|never|neither|isn)\b).*)", re.I | re.S)
-SIMPLE = re.compile(r"(?:[0-9a-z.{}^+*/-]|\\frac|\\sqrt|\\pi)+")  # no list, name, unit or word
-BASED = re.compile(r"([0-9A-F]*[0-9][0-9A-F]*|\x22?[A-F]{2,})_([0-9]+)")
+BASED = re.compile(r"\x22?([0-9A-F]*[0-9][0-9A-F]*|[A-F]{2,})_([0-9]+)")
 CURRENCY = {"\\dollar": "$", "\\euro": "euro", "\\sterling": "lb", "\\yen": "yen"}
-UNIT_TOKENS = {"%": "%", "°": "°", "\\Omega": "ohm", "\\AA": "angstrom", **CURRENCY}
-# Where a unit starts, one factor of it, and its quotients; tokens with a space behind each.
-UNIT_START = re.compile(r'(?<!\S)(?:/ )?(?:\\frac \{ "|[%°] |\x22(?:\S\S|[mgshLlNJWVAKCFT])'
-                        r'|\\(?:Omega|AA|dollar|euro|sterling|yen) )')
-UNIT = re.compile(r'(?:\* )?(?P<per>(?:/ |"per )?)(?P<times>(?:"square |"cubic )?)'
-                  r'(?P<word>° \x22?[CF]|\x22\S+|[%°]|\\(?:Omega|AA|dollar|euro|sterling|yen)) '
-                  r'(?:\^ (?:\{ )?(?P<minus>- )?(?P<digit>[1-9]) (?:\} )?)?')
-FRACTION = re.compile(r"\\frac \{ ([^{}]*) \} \{ ([^{} ]+(?: \^ [0-9])?) \} ")
+UNIT_SIGNS = {"%": "%", "°": "°", "\\Omega": "ohm", "\\AA": "angstrom", **CURRENCY}
+BEHIND_VALUE = re.compile(r".*[A-Za-z0-9)\]}°%/*{]|\\[{}]", re.S)
+ONE_LETTER_UNITS = "mgshLlNJWVAKCFT"
 # Words that turn a number into another one, or into a statement about it: no units.
 NOT_UNITS = set("""is are was be not no none to wrong false if when then than least most more less
     times half halve minus plus negative positive only about between from until above below under
@@ -870,179 +827,120 @@ NOT_UNITS = set("""is are was be not no none to wrong false if when then than le
     zero one two three four five six seven eight nine ten eleven twelve twenty thirty forty fifty
     sixty seventy eighty ninety short off too many fold score gross myriad infinite
     infinity nothing""".split())
-LARGE_POINTS = (6, 7)
-SCALES = (1, 3, 7, 0.111, 31, 0.0123, 1000, 10**6)  # of the letters, at the 8 points
+MAX_FRACTION = 3  # an answer 1.5 is 150 %, and 4 is 4 %, so that no number is both
 
 
 def refuse(reason):
     raise Refused(reason)
 
 
-def split(toks, separators):
-    """The parts of the tokens between separators outside of brackets, and these separators."""
-    if {*separators}.isdisjoint(toks):
-        return [tuple(toks)], []
-    cuts, depth = [-1], 0
-    for at, tok in enumerate(toks):
-        depth += (tok in OPENERS or tok[:6] == "\\begin") - (tok in CLOSERS or tok[:4] == "\\end")
-        if depth == 0 and tok in separators:
-            cuts.append(at)
-    parts = [tuple(toks[i + 1:j]) for i, j in zip(cuts, cuts[1:] + [len(toks)])]
-    return parts, [toks[at] for at in cuts[1:]]
+def nodes(tree):
+    """The tree and all trees in it."""
+    yield tree
+    for part in tree:
+        if type(part) is tuple:
+            yield from nodes(part)
 
 
-def bracket(toks):
-    """("[)", inside) if one pair of brackets holds all tokens, else ("", toks)."""
-    if not toks or toks[0] not in OPENERS or toks[-1] not in CLOSERS:
-        return "", toks
-    depth = 0
-    for at, tok in enumerate(toks):
-        depth += (tok in OPENERS) - (tok in CLOSERS)
-        if depth == 0:
-            whole = at == len(toks) - 1
-            return ((toks[0] + toks[-1]).replace("\\", ""), toks[1:-1]) if whole else ("", toks)
-    return "", toks
+def has_letters(tree, kinds=("letter", "applied")):
+    return any(node[0] in kinds for node in nodes(tree))
 
 
-def members(toks):
-    """The members of a bare list, all readings of +-; brackets around a single thing go."""
-    kind, inside = bracket(toks)
-    if kind in ("{}", "()") and toks[0] != "\\{" and inside and not split(inside, SEPARATORS)[1]:
-        return members(inside)
-    found = []
-    for part in separated(toks, SEPARATORS)[0]:
-        found += readings(part) if part[:1] != ("\\{",) else [part]
-    return [part for part in found if part]
+def members(tree):
+    """(brackets, member, ...) of a list; anything else is the only member of a bare one."""
+    if tree[0] == "join" and not {*SETS} & {*tree[1].split()}:
+        return "", *tree[2:]
+    return tree[1:] if tree[0] == "list" else ("", tree)
 
 
-def separated(toks, separators):
-    """Like split; the name in x \\ne 1, 4 is meant for both numbers."""
-    parts, found = split(toks, separators)
-    for k, op in enumerate(found):
-        if op in SEPARATORS and parts[k][1:2] in (("\\ne",), ("=",)):
-            if not RELATIONS & {*parts[k + 1]}:
-                parts[k + 1] = parts[k][:2] + parts[k + 1]
-    return parts, found
+def replaced(tree, variable):
+    """The tree with the variable that {x | ...} binds under one name."""
+    if tree == variable:
+        return BOUND
+    return tuple(replaced(part, variable) if type(part) is tuple else part for part in tree)
 
 
-def readings(part):
-    """Every \\pm as + and as -; \\mp is the opposite of the first \\pm."""
-    if "\\pm" not in part and "\\mp" not in part:
-        return [part]
-    if part.count("\\pm") > 3:
-        raise Refused("too many signs")
-    found = []
-    for signs in itertools.product("+-", repeat=part.count("\\pm") or 1):
-        free, opposite = iter(signs), "-+"[signs[0] == "-"]
-        found.append(tuple(next(free) if tok == "\\pm" else opposite if tok == "\\mp" else tok
-                           for tok in part))
-    return found
+def is_unit(tree):
+    """Is there no value, only words?"""
+    if tree[0] in ("text", "power"):
+        return is_unit(tree[2 if tree[0] == "text" else 1])
+    return tree[0] == "word" or tree[0] in ("product", "quotient") and all(map(is_unit, tree[1:]))
 
 
-def set_like(toks):
-    return bool(REAL & {*toks}) or bracket(toks)[0] in ("()", "[)", "(]", "[]", "{}")
+def without_units(tree):
+    """5 m/s is 5."""
+    if tree[0] == "text":
+        return without_units(tree[2])
+    factors = tree[0] in ("product", "quotient")
+    parts = [without_units(part) if type(part) is tuple else part for part in tree
+             if not (factors and is_unit(part))]
+    return parts[1] if factors and len(parts) == 2 else (*parts,)
 
 
-def is_name(part):
-    """May this stand before "="? No function's value: \\sin x, \\sqrt x, \\neg x."""
-    text = " ".join(part)
-    command = re.match(r"\\[A-Za-z]+", text)
-    if command and len(part) == 1 and not re.match(r"\\(?:vec|overline|hat|ddt)", text):
-        return command[0] in GREEK
-    words = {tok[1:].lower() for tok in part if tok[:1] == '"'}
-    return bool(NAME.fullmatch(text)) and not words & NOT_UNITS
+def is_name(tree):
+    r"""May this stand before "="? x, a_1, f(x), AB, \frac{NO}{BO}, |AB|, \angle ABC, (x, y), Area;
+    no product of variables, and no function's value."""
+    kind, first = tree[:2]
+    if kind == "letter":
+        return tree != BOUND
+    if kind == "text":
+        return is_unit(tree[2])
+    if kind == "list":
+        return first in ("()", ":") and all(map(is_name, tree[2:]))
+    kinds = {node[0] for node in nodes(tree)}
+    if kind == "applied":
+        return kinds.isdisjoint(("sum", "quotient", "power"))
+    letters = [node[1] for node in nodes(tree) if node[0] == "letter"]
+    marked = letters[:1] and letters[0] in MARKS
+    return kinds <= {"abs", "product", "quotient", "letter"} and (
+        marked and kind == "product" or all(map(str.isupper, letters)))
 
 
 def names_of(parts):
     """The names before "=" in a list."""
-    sides = [split(part, RELATIONS) for part in parts]
-    return {left[0] for left, ops in sides if ops[:1] == ["="] and is_name(left[0])}
-
-
-def has_letters(part):
-    return re.search(r"(?<![\\\x22A-Za-z])[A-Za-df-hj-z](?![a-z])", " ".join(part)) is not None
-
-
-def has_words(toks):
-    return any(tok[0] == '"' and tok[2:] for tok in toks)
+    return {part[2] for part in parts if part[0] == "relation" and part[1][0] == "="
+            and is_name(part[2])}
 
 
 def spoken(toks):
     """Words without case, marks and hyphens, and all else as it is; "" without any word."""
-    if not has_words(toks):
+    if not any(tok[0] == '"' and tok[2:] for tok in toks):
         return ""
     said = [tok for k, tok in enumerate(toks) if tok not in (".", "'") and not (
         tok == "-" and 0 < k < len(toks) - 1 and toks[k - 1][0] == toks[k + 1][0] == '"')]
     return "".join(f" {tok} " if tok[0] in DIGITS else tok.strip('"').lower() for tok in said)
 
 
-def without_prose(toks):
-    """[x=1, y=2] of Solution is: [x=1, y=2]."""
-    if ":" in toks:
-        at = toks.index(":")
-        if 0 < at < len(toks) - 1 and all(tok[0] == '"' and tok[2:] for tok in toks[:at]):
-            toks = toks[at + 1:]
-    kind, inside = bracket(toks)
-    named_members = kind in ("[]", "()") and all("=" in part for part in split(inside, ",")[0])
-    return inside if named_members else toks
+def decimal_of(tree):
+    """The text of a plain decimal, else nothing."""
+    if tree[0] == "negative":
+        text = decimal_of(tree[1])
+        return text and "-" + text
+    return tree[1] if tree[0] == "number" and PLAIN.fullmatch(tree[1]) else ""
 
 
-# ---- units: 5 "cm, 5 "square "feet, 45 °, 5 %, \\dollar 5, as words with exponents
+# ---- one grammar for all of them, by precedence climbing
 
 
-def unit(toks):
-    """(value, unit); "" is no unit."""
-    prefix = 1 if toks and toks[0] in CURRENCY and len(toks) > 1 else 0
-    text = " ".join(toks) + " "
-    start = UNIT_START.search(text, len(toks[0]) if prefix else 0)
-    at = text.count(" ", 0, start.start()) if start else len(toks)
-    value, rest = toks[prefix:at], FRACTION.sub(r"\1 / \2 ", " ".join(toks[at:]) + " ").lstrip()
-    in_function = "°" in toks and any(tok[1:] in FUNCTIONS for tok in toks)
-    if not value or not prefix + len(rest) or in_function or any(tok[0] == '"' for tok in value):
-        return toks, ""
-    powers = Counter({CURRENCY[toks[0]]: 1} if prefix else ())
-    while rest:
-        found = UNIT.match(rest)
-        word = found and UNIT_TOKENS.get(found["word"], re.sub('[ "]', "", found["word"]))
-        low = word and word.lower()
-        if not word or {low, low.removesuffix("s")} & NOT_UNITS or re.search("ieths?$", low):
-            return toks, ""
-        power = (-1 if found["per"] else 1) * (-1 if found["minus"] else 1)
-        power *= {"": 1, '"square ': 2, '"cubic ': 3}[found["times"]] * int(found["digit"] or 1)
-        for name, factor in zip(SPEEDS.get(word, (word,)), (1, -1)):
-            powers[canonical(name)] += power * factor
-        rest = rest[found.end():]
-    kept = sorted(f"{name}^{power}" for name, power in powers.items() if power)
-    return value, "%" if kept == ["%^1"] else " ".join(kept)
-
-
-def canonical(word):
-    word = word if word in UNITS else word.lower().removesuffix("s")
-    return UNITS.get(word, word)
-
-
-# ---- a parser by precedence climbing: tokens to a tree of tuples (kind, ...)
-
-LEVEL = {"+": 6, "-": 6, "\\over": 6, "\\choose": 6, "*": 7, "/": 7, "%": 7, "^": 9, "!": 9,
-         "°": 9, **dict.fromkeys(("", *CLOSERS, ",", ";", "&", "\\\\", *RELATIONS), 0)}
-INFIX = {"*": "product", "/": "quotient", "\\over": "quotient"}
-
-
+@remembered
 def parsed(toks):
-    """(tree, has it letters?) of the tokens; remembered if they are short."""
-    return (short_parsed if sum(map(len, toks)) <= 300 else Parser)(tuple(toks)).result
+    """The tree of the tokens."""
+    return Parser(toks).tree
 
 
 class Parser:
-    """Reads tokens from left to right; at is the next one's place."""
+    """Reads tokens from left to right; at is the next one's place, opener the bracket around."""
 
     def __init__(self, toks):
         self.toks = [*toks, "", ""]
-        self.at, self.depth = 0, 0
-        self.letters, self.trig = False, False
-        self.result = self.expression(0), self.letters
+        self.at, self.depth, self.words = 0, 0, 0
+        self.trig, self.unit, self.opener = False, False, ""
+        notations = [self.listing()]
+        while self.take(":"):  # x<3 : (-\infty,3)
+            notations.append(self.listing())
         if self.toks[self.at]:
             raise Refused(f"cannot read on at {self.toks[self.at]}")
+        self.tree = notations[0] if len(notations) == 1 else ("list", ":", *notations)
 
     def take(self, *wanted):
         """The next token, if it is wanted, else ""."""
@@ -1052,14 +950,94 @@ class Parser:
         self.at += 1
         return tok
 
-    def level(self, argument):
-        """How tightly the next token binds. argument: what follows sin without brackets."""
-        tok = self.toks[self.at]
-        if tok in LEVEL or tok[:5] == "\\end{":
-            return LEVEL.get(tok, 0)
-        if not argument:
-            return 7
-        return 0 if tok == "(" or tok[0] == '"' or tok[1:] in FUNCTIONS else 8
+    # structures
+
+    def listing(self):
+        """One thing, or a list without brackets."""
+        items, ops = [], []
+        while self.take(*SEPARATORS):
+            pass
+        while not ops or ops[-1] and self.toks[self.at]:
+            for tree in self.readings():
+                last = items[-1] if items else tree
+                if last[0] == "relation" != tree[0] and last[1] in ("\\ne", "="):
+                    tree = ("relation", last[1], last[2], tree)  # x \ne 1, 4
+                items.append(tree)
+                ops.append('"and' if tree[1] == "\\ne" else '"or')
+            ops[-1] = ""
+            while op := self.take(*SEPARATORS, *SETS):
+                ops[-1] = op
+        return ("join", " ".join(ops[:len(items) - 1]), *items) if items[1:] else items[0]
+
+    def readings(self):
+        """The next member: for \\pm both + and -, each with each; \\mp is opposite to the first."""
+        start, tree = self.at, self.relation()
+        toks = self.toks[start:self.at]
+        count = toks.count("\\pm") or toks.count("\\mp")
+        if not count or self.opener not in ("", "\\{") or toks[0] == "\\{":
+            return [tree]
+        if count > 3:
+            raise Refused("too many signs")
+        found = []
+        for signs in itertools.product("+-", repeat=count):
+            chosen = {"\\pm": iter(signs), "\\mp": itertools.repeat("-+"[signs[0] == "-"])}
+            found.append(Parser([next(chosen.get(tok, iter((tok,)))) for tok in toks]).tree)
+        return found
+
+    def relation(self):
+        parts, ops = [self.measure(RATIO)], []
+        while op := self.take(*RELATIONS):
+            ops.append(op)
+            # x<1 \cup x>2 are two inequalities, x \in A \cup B is one relation.
+            parts.append(self.measure(RATIO if op in ("=", "\\in", "\\approx") else SUM))
+        return ("relation", " ".join(ops), *parts) if ops else parts[0]
+
+    def measure(self, floor):
+        """A formula; with words it is a value with its unit, or text."""
+        start, words, outer = self.at, self.words, (self.depth, self.trig, self.opener)
+        unit, self.unit = self.unit, False
+        try:
+            tree = self.expression(floor)
+        except Refused:
+            # Text goes on to the next separator outside of brackets.
+            self.at, (self.depth, self.trig, self.opener) = start, outer
+            tree, depth = UNREADABLE, 0
+            while tok := self.toks[self.at]:
+                depth += (tok in OPENERS or tok[:6] == "\\begin")
+                depth -= (tok in CLOSERS or tok[:4] == "\\end")
+                if depth < 0 or depth == 0 and tok in ENDS:
+                    break
+                self.at += 1
+        self.unit, toks = unit, self.toks[start:self.at]
+        if not toks:
+            raise Refused(f"cannot read {self.toks[self.at] or 'the end'}")
+        if tree != UNREADABLE and (self.words == words or tree[0] in WORDLESS and tree[1] != ":"):
+            return tree
+        return ("text", spoken(toks) or " ".join(toks), tree)
+
+    def group(self, opener):
+        """What stands in brackets: one thing, a list, or {variable | condition}."""
+        if opener == "\\{" and self.take("\\}"):
+            return EMPTY
+        outer, self.opener = self.opener, opener
+        inside = self.listing()
+        condition = self.listing() if opener == "\\{" and self.take("|", ":") else None
+        self.opener = outer
+        closer = self.take(*CLOSERS) or refuse(f"{opener} is not closed")
+        brackets = (opener + closer).replace("\\", "")
+        if condition:  # {x in S | x > 2} is the set of solutions of both
+            variable = inside[2] if inside[0] == "relation" else inside
+            both = condition if variable is inside else ("join", '"and', inside, condition)
+            solutions = variable[0] == "letter" and variable in nodes(both)
+            return replaced(both, variable) if solutions else ("list", "|", variable, both)
+        items = members(inside)[1:] if inside[0] == "join" else (inside,)
+        if len(items) == 1 and closer == CLOSES[opener] != "\\}":
+            return (*KINDS[opener], inside) if opener in KINDS else inside
+        if brackets in ("()", "[]") and all(tree[0] == "relation" for tree in items):
+            return inside
+        return ("list", brackets, *items)
+
+    # formulas
 
     def expression(self, floor, argument=False):
         """All that binds more tightly than floor."""
@@ -1072,100 +1050,119 @@ class Parser:
         self.depth -= 1
         return tree
 
+    def level(self, argument):
+        """How tightly the next token binds. argument: what follows sin without brackets."""
+        tok = self.toks[self.at]
+        if tok == ":" and self.opener == "\\{":
+            return 0  # {x : x > 2}
+        if tok in LEVEL or tok[:5] == "\\end{":
+            return LEVEL.get(tok, 0)
+        word = tok in UNIT_SIGNS or tok[0] == '"'
+        if argument:
+            return 0 if word or tok == "(" or tok[1:] in FUNCTIONS else 8
+        return UNIT if word and (tok[2:] or self.unit) else 7
+
     def infix(self, left, level):
         """The tree with the next operator and what stands on its right."""
         tok = self.toks[self.at]
         if tok not in LEVEL:  # a product without a sign
-            if tok[0] in DIGITS and self.toks[self.at - 1][-1] in DIGITS:
-                raise Refused("1 2")
-            return joined_tree("product", left, self.expression(8))
-        self.at += 1
-        if tok in ("+", "-"):
-            right = self.expression(6)
-            return joined_tree("sum", left, right if tok == "+" else ("negative", right))
-        if tok == "\\choose":
-            return ("gamma", "binomial", left, self.expression(level))
-        if tok in INFIX:
-            return joined_tree(INFIX[tok], left, self.expression(level))
-        if tok == "%" or tok == "°" and self.trig:
-            top = left if tok == "%" else ("product", [left, ("constant", "pi")])
-            return ("quotient", top, ("number", "100" if tok == "%" else "180"))
+            word = tok in UNIT_SIGNS or tok[0] == '"'
+            if tok[0] in DIGITS and self.toks[self.at - 1][-1] in DIGITS or self.unit and not word:
+                raise Refused("a number behind a number or a unit")
+            tok, level = "*", 8
+        else:
+            self.at += 1
+        if self.unit and level in (4, 6):
+            raise Refused("a unit inside of a formula")
+        if tok == "°" and self.trig:
+            return ("quotient", ("product", left, ("constant", "pi")), ("number", "180"))
+        if tok in ("%", "°"):
+            self.words += 1
+            return ("product", left, ("word", tok + self.take("C", "F", '"C', '"F').strip('"')))
         if tok == "!":
-            return ("gamma", "fac2" if self.take("!") else "factorial", left)
-        return left if tok == "°" else ("power", left, self.expression(8.5))
+            return ("fac2" if self.take("!") else "factorial", left)
+        right = self.expression(8.5 if tok == "^" else level)
+        if tok in SETS:
+            return ("join", tok, left, right)
+        if tok in ("-", "\\mp"):
+            tok, right = "+", ("negative", right)
+        head = KINDS[tok]
+        # Sums and products are flat: a tree as deep as the answer is long could not be walked.
+        flat = head in FLAT and left[:len(head)] == head
+        return (*left, right) if flat else (*head, left, right)
 
     def prefix(self, floor):
         """A number, a letter, what stands in brackets, or a command with its arguments."""
         tok = self.take()
-        if tok in ("+", "-"):
+        if tok in ("+", "-", "\\pm", "\\mp"):
             tree = self.expression(max(floor, 6))
-            return ("negative", tree) if tok == "-" else tree
+            return ("negative", tree) if tok in ("-", "\\mp") else tree
+        if based := BASED.fullmatch(tok):
+            return ("based", *based.groups())
         if tok[:1] in DIGITS:
             return ("number", tok) if NUMBER.fullmatch(tok) else refuse(f"cannot read {tok}")
-        if tok in CLOSES and tok != "\\{":
-            tree, *more = self.inside(tok)
-            if more:
-                raise Refused("a list inside of a formula")
-            return ("rounded", tok[2:], tree) if tok[0] == "\\" else tree
+        if tok in CLOSES:
+            return self.group(tok)
         if tok[:6] == "\\begin":
             return self.matrix(tok[6:])
-        name = tok.lstrip('"\\')
-        if tok == "\\frac":
-            return ("quotient", self.expression(9), self.expression(9))
-        if tok == "\\binom":
-            return ("gamma", "binomial", self.expression(9), self.expression(9))
-        if tok == "\\sqrt":
-            index = self.prefix(9) if self.toks[self.at] == "[" else ("number", "2")
-            return ("power", self.expression(9), ("quotient", ("number", "1"), index))
+        if tok in ("\\frac", "\\binom"):
+            kind = "quotient" if tok == "\\frac" else "binomial"
+            return (kind, self.expression(9), self.expression(9))
         if tok in ("\\abs", "\\det"):
             return ("abs", self.expression(9))
-        if tok[:1] == "\\" and name in OF_MANY:
-            return ("of_many", name, self.arguments())
-        known = tok[:1] == "\\" and name in FUNCTIONS
-        return self.function(name) if known else self.letter(tok, name)
+        if tok == "\\sqrt":
+            index = self.prefix(9) if self.toks[self.at] == "[" else ("number", "2")
+            return ("power", self.expression(9), ("quotient", ONE, index))
+        if tok[:1] == "\\" and tok[1:] in OF_MANY:
+            return (tok[1:], *(self.arguments() or refuse("nothing to take")))
+        if tok[:1] == "\\" and tok[1:] in FUNCTIONS:
+            return self.function(tok[1:])
+        return LEAVES[tok] if tok in LEAVES else self.letter(tok, tok.lstrip('"\\'))
 
     def letter(self, tok, name):
-        if not re.match(r"(\\?[A-Za-z]|\.\.\.|\x22\w($|_))", tok) or tok in LEVEL:
+        """A variable, f(x), or a word; of the letters in \\text, units are those behind a value."""
+        unit = tok in UNIT_SIGNS or tok[:1] == '"' and name in ONE_LETTER_UNITS
+        behind = self.at > 1 and BEHIND_VALUE.fullmatch(self.toks[self.at - 2])
+        if tok in CURRENCY or tok[:1] == '"' and tok[2:].isalpha() or unit and behind:
+            low = name.lower()
+            if {low, low.removesuffix("s")} & NOT_UNITS or low.endswith(("ieth", "ieths")):
+                raise Refused(f"{name} is no unit")
+            # A currency stands before its value.
+            value = tok in CURRENCY and self.level(False) >= 6 and self.expression(SUM)
+            self.unit = True
+            self.words += 1
+            name = UNIT_SIGNS.get(tok, name)
+            name = name if name in UNITS else low.removesuffix("s")
+            unit = ("word", UNITS.get(name, name))
+            return ("product", value, unit) if value else unit
+
+        if tok in LEVEL or tok == "\\unclear" or not (name[:1].isalpha() or tok == "..."):
             raise Refused(f"cannot read {tok or 'the end'}")
-        if name in ("pi", "e", "i") and (name == "pi") == (tok[0] == "\\"):
-            return ("constant", name)
-        if tok == "\\unclear" or tok in REAL or tok in CURRENCY:
-            raise Refused(f"cannot read {tok}")
-        self.letters = True
-        ahead = self.toks[self.at:self.at + 4]
-        number = re.match(r"\( (- )?[0-9]", " ".join(ahead)) and ")" in ahead
-        # f(x) is a function's value; of other letters, only I(0) is
-        if ahead[0] == "(" and (name[0] in "fg" or number):
-            return ("applied", name, self.arguments())
+        # f(x) is a function's value; of other letters, only I(0) and P(x) = are
+        ahead = " ".join(self.toks[self.at:self.at + 9])
+        if ahead[:1] == "(" and (name[0] in "fg" or APPLIED.match(ahead)):
+            return ("applied", name, *self.arguments())
         return ("letter", name)
 
     def arguments(self):
         """(a, b, ...) or one thing without brackets."""
         opener = self.take("(", "{", "\\{", "[")
-        return self.inside(opener) if opener else [self.expression(9)]
-
-    def inside(self, opener):
-        found = [self.expression(0)]
-        while self.take(",", ";"):
-            found.append(self.expression(0))
-        if not self.take(CLOSES[opener]):
-            raise Refused(f"{opener} is not closed")
-        return found
+        return members(self.group(opener))[1:] if opener else [self.expression(9)]
 
     def matrix(self, name):
-        rows = [[]]
+        rows = [("row",)]
         while not self.take("\\end" + name):
             if self.take("\\\\"):
-                rows.append([])
+                rows.append(("row",))
             elif not self.take("&"):
-                rows[-1].append(self.expression(0))
-        if len({*map(len, rows)}) > 1 or not rows[0] or "cases" in name:
+                rows[-1] += (self.expression(SUM),)
+        if len({*map(len, rows)}) > 1 or not rows[0][1:] or "cases" in name:
             raise Refused("no matrix")
-        return ("abs", ("matrix", rows)) if "vmatrix" in name else ("matrix", rows)
+        return ("abs", ("matrix", *rows)) if "vmatrix" in name else ("matrix", *rows)
 
     def function(self, name):
         """sin(x) y, sin^2 x, log_2 8, tan^{-1} x, sin 2x."""
-        base, power, saved = ("number", "10") if name == "lg" else None, None, self.trig
+        base, power, outer = UNKNOWN_BASE if name == "log" else ("number", "10"), None, self.trig
         while tok := self.take("^", "_"):
             if tok == "^":
                 power = self.expression(8.5)
@@ -1174,58 +1171,55 @@ class Parser:
         self.trig = name in TRIG
         bracket_next = self.toks[self.at] in ("(", "[", "{")
         tree = self.prefix(9) if bracket_next else self.expression(7, True)
-        self.trig = saved
-        if name in TRIG and power == ("negative", ("number", "1")):
+        self.trig = outer
+        if name in TRIG and power == ("negative", ONE):
             name, power = "arc" + name, None
-        tree = ("log", tree, base) if name in ("log", "lg") else ("function", name, tree)
+        tree = ("log", base, tree) if name in ("log", "lg") else ("function", name, tree)
         return tree if power is None else ("power", tree, power)
-
-
-short_parsed = lru_cache(maxsize=2048)(Parser)
-
-
-def joined_tree(kind, left, right):
-    """Sums and products are flat: a tree as deep as the answer is long could not be walked."""
-    if kind not in ("sum", "product"):
-        return (kind, left, right)
-    if left[0] == kind:
-        left[1].append(right)
-        return left
-    return (kind, [left, right])
 
 
 # ---- a calculator of trees. It fails closed: each step costs fuel by the size of what it makes,
 # and no value may be infinite, no number, or too large.
 
+VARIABLE = ("letter", "applied", "word")
 LOCAL = threading.local()
+MPMATH = {"cis": "expj", "arsinh": "asinh", "arcosh": "acosh", "artanh": "atanh"}
+LARGE_POINTS = (6, 7)
+SCALES = (1, 3, 7, 0.111, 31, 0.0123, 1000, 10**6)  # of the letters, at the 8 points
+SIGNS_AT = [bits for bits in range(256) if bits.bit_count() == 4]  # negative at half of them
 
 
 def is_matrix(x):
     return hasattr(x, "rows")
 
 
-class Calculator:
-    """Values of trees. size: bits of the largest or smallest magnitude on the way; peak: the
-    largest term of a sum; letters: whether any was met."""
+def norm(x):
+    return max(map(abs, x)) if is_matrix(x) else abs(x)
 
-    def __init__(self, run):
+
+class Calculator:
+    """Values of trees at one of 8 points. size: bits of the largest or smallest magnitude on the
+    way; peak: the largest term of a sum; for sets: the ends and variables met, any letters?"""
+
+    def __init__(self, run, point=0, bits=200):
         from mpmath.ctx_mp import MPContext  # sympy's numeric layer, one for each thread
         self.mp = vars(LOCAL).get("mp") or vars(LOCAL).setdefault("mp", MPContext())
-        self.run, self.point, self.size, self.peak, self.letters = run, 0, 0, 0, False
+        self.mp.prec, self.run, self.point = bits, run, point
+        self.size, self.peak = 0, 0
+        self.ends, self.variables, self.letters = {}, set(), False
 
-    def value_of(self, tree, point, bits):
-        self.point, self.mp.prec = point, bits
-        return self.value(tree)
-
-    def numbers(self, *texts, point=0, bits=200):
-        """Of some tuples of tokens."""
-        self.point, self.mp.prec = point, bits
-        return [self.scalar(parsed(toks)[0]) for toks in texts]
+    def costly(self, times=1):
+        self.run.spend(times * (5 + self.mp.prec ** 2 // 300_000))
 
     def value(self, tree):
-        """The kinds are our parser's own names, never the answer's."""
         self.run.spend(1 + self.mp.prec ** 2 // 30_000_000)
-        x = getattr(self, tree[0])(*tree[1:])
+        kind, *parts = tree
+        if kind in ("number", "constant", "letter", "word"):
+            x = self.leaf(kind, *parts)
+        elif kind in ("sum", "product", "negative", "quotient"):
+            x = self.arithmetic(kind, *map(self.value, parts))
+        else:
+            x = self.special(kind, parts)
         for entry in x if is_matrix(x) else (x,):
             if isinstance(entry, self.mp.mpc) and not self.mp.isfinite(entry):
                 raise Refused("not finite")
@@ -1235,9 +1229,6 @@ class Calculator:
             self.size = max(self.size, bits)
         return x
 
-    def costly(self, times=1):
-        self.run.spend(times * (5 + self.mp.prec ** 2 // 300_000))
-
     def scalar(self, tree):
         x = self.value(tree)
         return refuse("a matrix here") if is_matrix(x) else x
@@ -1245,131 +1236,137 @@ class Calculator:
     def whole(self, x):
         return x == self.mp.nint(self.mp.re(x))
 
-    def close(self, x, y, bits):
+    def close(self, x, y):
         """Equal up to rounding. What is not finite is close to nothing."""
         if is_matrix(x) != is_matrix(y) or is_matrix(x) and (x.rows, x.cols) != (y.rows, y.cols):
             return False
-        size = max(self.norm(x), self.norm(y), self.peak)
-        return self.norm(x - y) <= self.mp.ldexp(size, 60 - bits)
+        size = max(norm(x), norm(y), self.peak)
+        return norm(x - y) <= self.mp.ldexp(size, 60 - self.mp.prec)
 
-    def norm(self, x):
-        return max(map(abs, x)) if is_matrix(x) else abs(x)
-
-    def place(self, toks, point):
+    def place(self, tree):
         """A real number in units of 2^-140, as an integer, so that equal end points are equal."""
-        if toks[-1:] == (INFINITY,) and toks[:-1] in ((), ("+",), ("-",)):
-            return -math.inf if toks[0] == "-" else math.inf
-        self.letters |= parsed(toks)[1]
-        [x] = self.numbers(toks, point=point, bits=400)
-        if abs(self.mp.im(x)) > 2 ** -140:
-            raise Refused("not a real number")
-        return int(self.mp.nint(self.mp.re(x) * 2 ** 140))
+        if tree in self.ends:
+            return self.ends[tree]
+        if tree in INFINITIES:
+            place = math.inf if tree == INFINITY else -math.inf
+        else:
+            self.letters = self.letters or has_letters(tree)
+            x = self.scalar(tree)
+            if abs(self.mp.im(x)) > 2 ** -140:
+                raise Refused("not a real number")
+            place = int(self.mp.nint(self.mp.re(x) * 2 ** 140))
+        self.ends[tree] = place
+        return place
 
-    # one method for each kind of tree
-
-    def number(self, text):
-        if text.isdigit() and len(text) < 16:
-            return self.mp.mpf(int(text))
-        if len(text.lower().partition("e")[2]) > 5:
-            raise Refused("too large a number")
-        self.size = max(self.size, 4 * len(text))
-        return self.mp.mpf(text)
-
-    def constant(self, name):
-        return self.mp.mpc(0, 1) if name == "i" else +getattr(self.mp, name)
-
-    def letter(self, name):
-        """A letter's value at this point: no integer; sign and size change between the points."""
-        seed = zlib.crc32(name.encode())
-        signs = (ord(name) if len(name) == 1 else seed) * 37 % 253 + 1
+    def leaf(self, kind, text):
+        """A number, a constant, a unit, or a letter's value at this point: no integer, of a sign
+        and a size that change between the points."""
+        if kind == "number":
+            if len(text.lower().partition("e")[2]) > 5:
+                raise Refused("too large a number")
+            self.size = max(self.size, 4 * len(text) - 60)
+            return self.mp.mpf(int(text) if text.isdigit() and len(text) < 16 else text)
+        if kind == "constant":
+            return self.mp.mpc(0, 1) if text == "i" else +getattr(self.mp, text)
+        if text == "%":
+            return self.mp.mpf(1) / 100
+        seed = zlib.crc32(text.encode())
+        signs = SIGNS_AT[(ord(text) if len(text) == 1 else seed) * 37 % len(SIGNS_AT)]
         size = SCALES[self.point] * (505 + (seed >> 3 * self.point) % 500) / self.mp.mpf(1009)
         return -size if signs >> self.point & 1 else size
 
-    def applied(self, name, arguments):
+    def arithmetic(self, kind, first, *rest):
+        """Sums, products, quotients, of numbers and of matrices."""
+        if kind == "negative":
+            return -first
+        if kind == "quotient":
+            return first / rest[0] if not is_matrix(rest[0]) else refuse("a matrix here")
+        if kind == "product":
+            for x in rest:
+                if is_matrix(x) and is_matrix(first):
+                    self.costly(first.rows * x.rows * x.cols)
+                first = first * x
+            return first
+        if len({is_matrix(x) for x in (first, *rest)}) > 1:
+            raise Refused("a number and a matrix")
+        self.peak = max(self.peak, *map(norm, (first, *rest)))
+        return sum(rest, first)
+
+    def special(self, kind, parts):
+        """What needs a bound of its own."""
+        mp = self.mp
+        if kind in STRUCTURES or kind in ("based", "unreadable"):
+            raise Refused("no formula")
+        if kind == "text":
+            return self.value(parts[1])
+        if kind == "at":  # another of the points
+            here, self.point = self.point, int(parts[0])
+            x, self.point = self.value(parts[1]), here
+            return x
+        if kind == "matrix":
+            if len(parts) * len(parts[0]) > 100:
+                raise Refused("too large a matrix")
+            return mp.matrix([[self.scalar(entry) for entry in row[1:]] for row in parts])
+        if kind == "power":
+            return self.power(*parts)
+        if kind == "abs":
+            x = self.value(parts[0])
+            if not is_matrix(x):
+                return abs(x)
+            self.costly(x.rows ** 3)
+            self.peak = max(self.peak, norm(x) ** x.rows)
+            return mp.det(x)
+
+        name, parts = (parts[0], parts[1:]) if kind in ("function", "applied") else (kind, parts)
+        values = [self.scalar(part) for part in parts]
+        if kind == "function":
+            return self.function(name, *values)
+        if kind == "applied":
+            return self.applied(name, values)
+        if kind in ("factorial", "fac2", "binomial"):
+            return self.gamma(name, values)
+        if kind == "log":
+            self.costly(2)
+            self.peak = max(self.peak, 1)
+            return mp.ln(values[1]) / mp.ln(values[0]) if values[1] else refuse("ln 0")
+        if kind in ("max", "min"):
+            return (max if kind == "max" else min)(values)  # not of complex numbers: an error
+        if kind in ("gcd", "lcm"):
+            if not all(self.whole(x) and abs(x) < 1e30 for x in values):
+                raise Refused("not an integer")
+            return mp.mpf(getattr(math, kind)(*map(int, values)))
+        near = mp.nint(mp.re(values[0]))
+        # Up to rounding, so that the floor of an integer is itself.
+        close = abs(values[0] - near) < mp.mpf(2) ** (100 - mp.prec)
+        return near if close else getattr(mp, kind)(values[0])
+
+    def applied(self, name, values):
         """f(x) of an unknown f: some smooth function, which the name chooses."""
         self.costly()
-        total, seed = self.letter(name + "()"), zlib.crc32(name.encode()) % 1000
-        for place, tree in enumerate(arguments, 1):
-            x = self.scalar(tree)
+        total, seed = self.leaf("letter", name + "()"), zlib.crc32(name.encode()) % 1000
+        for place, x in enumerate(values, 1):
             if abs(x) > MAX_BITS:
                 raise Refused("too large an argument")
             total += self.mp.atan(x * (seed + place) / 997 + place) * (place + seed)
         return total
 
-    def sum(self, terms):
-        first, *more = map(self.value, terms)
-        if len({is_matrix(x) for x in (first, *more)}) > 1:
-            raise Refused("a number and a matrix")
-        self.peak = max(self.peak, *map(self.norm, (first, *more)))
-        return sum(more, first)
-
-    def product(self, factors):
-        total = self.value(factors[0])
-        for x in map(self.value, factors[1:]):
-            if is_matrix(x) and is_matrix(total):
-                self.costly(total.rows * x.rows * x.cols)
-            total = total * x
-        return total
-
-    def negative(self, tree):
-        return -self.value(tree)
-
-    def quotient(self, top, bottom):
-        return self.value(top) / self.scalar(bottom)
-
-    def abs(self, tree):
-        """The absolute value, or a matrix's determinant."""
-        x = self.value(tree)
-        if not is_matrix(x):
-            return abs(x)
-        self.costly(x.rows ** 3)
-        self.peak = max(self.peak, self.norm(x) ** x.rows)
-        return self.mp.det(x)
-
-    def matrix(self, rows):
-        if len(rows) * len(rows[0]) > 100:
-            raise Refused("too large a matrix")
-        return self.mp.matrix([[self.scalar(entry) for entry in row] for row in rows])
-
-    def rounded(self, name, tree):
-        """floor or ceil; up to rounding, so that the floor of an integer is itself."""
-        x = self.scalar(tree)
-        near = self.mp.nint(self.mp.re(x))
-        if abs(x - near) < self.mp.mpf(2) ** (100 - self.mp.prec):
-            return near
-        return getattr(self.mp, name)(x)
-
-    def of_many(self, name, trees):
-        values = [self.scalar(tree) for tree in trees]
-        if name in ("max", "min"):
-            return (max if name == "max" else min)(values)  # not of complex numbers: an error
-        if not all(self.whole(x) and abs(x) < 1e30 for x in values):
-            raise Refused("not an integer")
-        return self.mp.mpf(getattr(math, name)(*map(int, values)))
-
-    def log(self, tree, base):
-        self.costly(2)
-        x, below = self.scalar(tree), self.scalar(base) if base else 7.31  # an unknown base
-        self.peak = max(self.peak, 1)
-        return self.mp.ln(x) / self.mp.ln(below) if x else refuse("ln 0")
-
-    def function(self, name, tree):
-        x = self.scalar(tree)
+    def function(self, name, x):
         real = not self.mp.im(x)
         self.costly(1 if real else 4)
         self.peak = self.peak if name == "exp" else max(self.peak, 1)
         # e^x and the like need as many digits as x; their series would fill the memory.
         if abs(x) > (1e12 if real and name in TRIG else MAX_BITS):
             raise Refused("too large an argument")
+        if name == "ln" and not x:
+            raise Refused("ln 0")
         if name[-1] == "h":
             self.size = max(self.size, 3 * int(abs(x)))  # tanh(500) is 1 in 400 digits
-        name = re.sub("^arc?(?=[a-z]{3})", "a", name).replace("cis", "expj")
-        return getattr(self.mp, name)(x)
+        return getattr(self.mp, MPMATH.get(name) or name.replace("arc", "a"))(x)
 
-    def gamma(self, name, *trees):
+    def gamma(self, name, values):
         """n!, n!! and binomials, exact for whole numbers. Those of fractions are slow at a high
         precision, and those of i slower."""
-        x, k = [self.scalar(tree) for tree in (*trees, ("number", "0"))][:2]
+        x, k = [*values, self.mp.mpf(0)][:2]
         if all(self.whole(y) and 0 <= y <= 1e12 for y in (x, k, x - k)):
             k = min(k, x - k) if name == "binomial" else x
             self.costly()
@@ -1381,7 +1378,7 @@ class Calculator:
         if self.mp.prec > 1000 or any(self.mp.im(y) or abs(y) > 1e5 for y in (x, k)):
             raise Refused("too large a factorial")
         self.run.spend(300)
-        return getattr(self.mp, name)(*(x, k)[:len(trees)])
+        return getattr(self.mp, name)(*values)
 
     def power(self, base, exponent):
         x, mp = self.value(base), self.mp

@@ -347,33 +347,33 @@ def hostile_answer(rng, depth):
 
 
 def bare(gold):
-    """A gold without its name, unit and base: an answer may leave these out."""
-    try:
-        run, parts = verify.Run(10**4), verify.split(verify.tokens(gold), verify.SEPARATORS)[0]
-        if len(parts) > 1 and len(verify.names_of(parts)) == len(parts):  # x=1, y=2
-            values = [(",", *verify.named(run, part, gold=True)[1]) for part in parts]
-            return tuple(itertools.chain(*values))[1:]
-        toks = verify.named(run, verify.tokens(gold), gold=True)[1]
-        toks = verify.unit(toks)[0]
-        digits = verify.BASED.fullmatch("".join(toks))
-        return (digits[1],) if digits else toks
-    except verify.Refused:
-        return ()
+    """A gold's trees without its name, unit and base: an answer may leave these out."""
+    run, tree = verify.Run(10**4), verify.parsed(verify.tokens(gold))
+    kind, *parts = verify.members(tree)
+    if len(parts) > 1 and kind == "" and len(verify.names_of(parts)) == len(parts):  # x=1, y=2
+        return [("join", tree[1], *(verify.named(run, part, gold=True)[1] for part in parts))]
+    tree = verify.named(run, tree, gold=True)[1]
+    plain = verify.without_units(tree)
+    percent = verify.PERCENT_SIGN in verify.nodes(tree)
+    digits = ("number", plain[1]) if plain[0] == "based" else plain
+    return [digits, ("quotient", digits, ("number", "100"))] if percent else [digits]
 
 
 def differ(one, two):
     """Neither agrees with the other, as they stand or bare, and neither is the other, rounded."""
     if equivalent(one, two) or equivalent(two, one):
         return False
+    letters = [verify.unwrapped(gold).strip("()").upper() for gold in (one, two)]
+    if letters[0] == letters[1]:
+        return False  # (b) is the choice B
     run = verify.Run(10**5)
-    try:
-        x, y = bare(one), bare(two)
-        if one[-1] == two[-1] == "%":  # the sign may be missing: 1 is right for 1 % and for 100 %
-            hundredth = ("/", "100")
-            return not (verify.same(run, x + hundredth, y) or verify.same(run, y + hundredth, x))
-        return not (verify.same(run, x, y) or verify.same(run, y, x) or verify.near(run, x, y))
-    except verify.Refused:
-        return True
+    for x, y in itertools.product(bare(one), bare(two)):
+        try:
+            if verify.same(run, x, y) or verify.same(run, y, x) or verify.near(run, x, y):
+                return False
+        except Exception:
+            continue
+    return True
 
 
 def search(seed, answers, golds_each):
@@ -430,6 +430,14 @@ def test_a_question_tells_whether_a_percentage_is_asked_for(answer, gold, questi
     assert verify.verify(box(answer), gold, question=question) == expect
     if question:
         assert list(verify_all([(box(answer), gold, question)])) == [expect]
+
+
+@pytest.mark.parametrize("number", ["0.5", "1", "1.5", "2", "3", "3.5", "7", "12.5", "40", "250"])
+def test_no_number_is_right_for_a_percentage_and_for_its_hundredfold(number):
+    """1 for 1 % and for 100 % alike would let the policy give every probability in one way."""
+    hundredfold = str(Fraction(number) * 100)
+    right = [equivalent(number, gold + r"\%") for gold in (number, hundredfold)]
+    assert right.count(True) == 1, number
 
 
 # ------------------------------------------------------------------ batches
