@@ -1,19 +1,19 @@
-r"""Controls that make a claim about credit falsifiable; flags of every script.
+r"""Controls that test a claim about credit; every method has these flags.
 
     python grail.py --credit shuffled     # the same weights, permuted inside each completion
     python grail.py --credit uniform      # all 1: GRPO
-    python grpo.py --reward random        # a fair coin a completion, whatever it says
-    python grpo.py --credit oracle        # perfect credit, known on the embedded arithmetic alone
-    python grpo.py --credit entropy       # weights from each token's entropy: they cost nothing
+    python grpo.py --reward random        # a fair coin for each completion, right or wrong
+    python grpo.py --credit oracle        # perfect credit, known only for the embedded arithmetic
+    python grpo.py --credit entropy       # weights from each token's entropy, at no extra cost
 
 Weights change the size of the step as well as its direction, and a small model can improve under
-rewards that mean nothing. If shuffled weights train as well, it was not where they stood; if a
-coin does, it was not the verdict. The oracle is the other end: it knows in which line of a wrong
-completion the error came in. What it gains over GRPO is what a signal could gain by finding that.
+random rewards. If shuffled weights train as well, the position of the weights did not matter. If a
+coin does, the verdict did not matter. The oracle is the other extreme: it knows which line of a
+wrong completion made the error. Its gain over GRPO is what a signal that finds that line can gain.
 
-Every random number is keyed by the seed and the completions' own ids, so neither micro-batches nor
---resume change a draw. The coins are keyed by the whole batch of completions: the same text does
-not get the same coin twice, or the coin would be a verdict after all.
+Every random number is keyed by the seed and the completions' own ids. So neither micro-batches nor
+--resume change a draw. The coins are keyed by the whole batch of completions. If the same text
+always got the same coin, the coin would be a verdict that the model can learn.
 """
 import re
 from pathlib import Path
@@ -29,9 +29,9 @@ from saliency import tokens_of
 
 
 def shuffled(weights, sampled, seed):
-    """Weights (b, T) permuted among the tokens of each completion: the same numbers, (b, T).
+    """Weights (b, T), permuted among the tokens of each completion, (b, T).
 
-    sampled: b lists of the completions' ids. What stands after them, on padding, stays there.
+    sampled: b lists of the completions' ids. The values on padding stay where they are.
     """
     b, T = weights.shape
     order = torch.arange(T).repeat(b, 1)                   # (b, T)
@@ -49,26 +49,26 @@ def shuffled_credit(credit_fn, seed):
 
 
 def ones(forward):
-    """Every token the same credit, (b, T): grpo.uniform, which this file cannot import."""
+    """The same credit for every token, (b, T): grpo.uniform, which this file cannot import."""
     return torch.ones_like(forward.logprobs)
 
 
 def shuffled_whole_batch(whole_batch, seed):
-    """The same for a method that looks at the whole batch first."""
+    """The same for a method that sees the whole batch first."""
     def look(forwards, advantages, mask):
         return shuffled_credit(whole_batch(forwards, advantages, mask), seed)
     return look
 
 
 def coin_rewards(rollouts, shape, seed):
-    """Rewards of this shape (N, G), 0 or 1 with equal chance, whatever the completions say."""
+    """Rewards of this shape (N, G), 0 or 1 with equal chance, right or wrong."""
     ids = rollouts.completion_ids.flatten().tolist()
     coins = torch.rand(shape, generator=generator_for(seed, "coin", ids)) < 0.5  # (N, G)
     return coins.float().to(rollouts.lengths.device)
 
 
 def random_reward(reward_fn, seed):
-    """`reward_fn` with coins for rewards; the share that is really right is logged as `right`."""
+    """`reward_fn` with coins as rewards. The log shows the share that is really right: `right`."""
     def toss(rollouts, rows, config, tokenizer, model):
         rewards, _, metrics = reward_fn(rollouts, rows, config, tokenizer, model)
         metrics = {**metrics, "right": float(rewards.mean())}
@@ -81,7 +81,7 @@ def random_reward(reward_fn, seed):
 
 
 def entropy_credit(forward):
-    """Each token's entropy over the mean of its completion, (b, T): mean 1; 1 if all are 0."""
+    """Each token's entropy over its completion's mean, (b, T). All 1 if every entropy is 0."""
     mask = forward.completion_mask                             # (b, T)
     H = forward.entropy * mask                                 # (b, T) nats
     mean = H.sum(1, keepdim=True) / mask.sum(1, keepdim=True)  # (b, 1)
@@ -94,7 +94,7 @@ def entropy_credit(forward):
 
 STATEMENT = re.compile(r"Start with ([0-9]{1,4})((?:, (?:add|minus|times) [0-9]{1,4})+)\.")
 OPERATION = re.compile(r"(add|minus|times) ([0-9]+)")
-# One line, maybe after words: 12+3=15. No number is longer than six digits.
+# One line, perhaps after words: 12+3=15. No number is longer than six digits.
 STEP = re.compile(r"[A-Za-z, ]*(-?[0-9]{1,6})([-+*])([0-9]{1,6})=(-?[0-9]{1,6})\s*", re.ASCII)
 SIGN = {"add": "+", "minus": "-", "times": "*"}
 
@@ -104,13 +104,13 @@ def applied(value, sign, operand):
 
 
 def first_slip(problem, text):
-    """Where the error of a wrong completion came in: (begin, end) in characters, or None.
+    """The first error (slip) of a wrong completion: (begin, end) in characters, or None.
 
-    A slip is the first line with a sum that is wrong, that does not go on from where the line
-    before arrived, or that is not the problem's next operation. A line that carries a slip on is
-    none. If all lines are right, the line of the box is at fault: it gives another value, or comes
-    too early. An answer without any line, a glance, is at fault as a whole. None: there is no box,
-    and no line is wrong, as when a completion was cut off. Raises ValueError for another problem.
+    It is the first line with a wrong sum, with another start than the last line's result, or with
+    another operation than the problem's next one. Later lines that continue from it do not count.
+    If all lines are right, it is the line of the box, which gives another value or comes too early.
+    If there is no line of steps, it is the whole answer. None: no line is wrong and there is no
+    box, for example in a completion that was cut off. Raises ValueError for any other problem.
     """
     statement = STATEMENT.search(problem)
     if statement is None:
@@ -124,7 +124,7 @@ def first_slip(problem, text):
         if box and box[0] < end:
             return (begin, end) if done else (0, len(text))
         if end > len(text):
-            return None  # the last line, and no box: it may have been cut off
+            return None  # the last line, without a box: it may have been cut off
         if "=" in line:
             step = STEP.fullmatch(line)
             if step is None or done == len(todo):
@@ -140,10 +140,10 @@ def first_slip(problem, text):
 
 
 def oracle_credit(forward):
-    """1 on the tokens of the first slip, 0 on all others of a wrong completion; 1 on every token of
-    a right one, and of one in which no slip is found. (b, T)."""
+    """Weights (b, T): in a wrong completion 1 on the tokens of the first slip and 0 on all others.
+    All 1 in a right completion, and where no slip is found."""
     weights = torch.ones(forward.logprobs.shape)              # (b, T) on the CPU
-    lost = torch.full((len(weights),), torch.nan)             # (b,) NaN: not asked
+    lost = torch.full((len(weights),), torch.nan)             # (b,) NaN: not counted
     for row, (ids, text) in enumerate(zip(forward.sampled, forward.texts)):
         if forward.signs[row] >= 0:
             continue
@@ -163,15 +163,15 @@ def oracle_credit(forward):
 def apply(config, credit_fn, reward_fn, whole_batch):
     """The three functions of grpo.train under config.credit and config.reward.
 
-    Raises BadInput where a control would change nothing: weights that are all alike, shuffled; and
-    where it has no meaning.
+    Raises BadInput if a control would change nothing, such as a shuffle of equal weights, or if it
+    has no meaning.
     """
     if config.credit == "oracle":
         refuse_an_oracle(config)
     if config.credit == "shuffled":
         if config.method in ("grpo", "scrl", "vine"):
-            raise BadInput(f"--credit shuffled: {config.method}.py weighs all tokens alike, so a "
-                           "shuffle changes nothing; take grail.py, oar.py or delta.py.")
+            raise BadInput(f"--credit shuffled: {config.method}.py gives all tokens one weight, so "
+                           "a shuffle changes nothing; take grail.py, oar.py or delta.py.")
         if whole_batch is not None:
             whole_batch = shuffled_whole_batch(whole_batch, config.seed)
         credit_fn = shuffled_credit(credit_fn, config.seed)
@@ -181,27 +181,27 @@ def apply(config, credit_fn, reward_fn, whole_batch):
         whole_batch = None
     if config.reward == "random":
         if config.method == "scrl":
-            raise BadInput("--reward random: SCRL's verdicts are on the parts of an answer, where "
-                           "one coin a completion has no place; take grpo.py --reward random.")
+            raise BadInput("--reward random: SCRL grades the parts of an answer, but there is only "
+                           "one coin per completion; take grpo.py --reward random.")
         if config.method == "vine":
-            raise BadInput("--reward random: the values of vine.py are chances of a real success, "
-                           "which a coin has not; take grpo.py --reward random.")
+            raise BadInput("--reward random: vine.py estimates the chance of a right answer, but "
+                           "a coin ignores the answer; take grpo.py --reward random.")
         reward_fn = random_reward(reward_fn, config.seed)
     return credit_fn, reward_fn, whole_batch
 
 
 def refuse_an_oracle(config):
-    """Raise BadInput where nobody knows the slip, or where a method has advantages of its own."""
+    """Raise BadInput if the slip cannot be known, or if a method has its own advantages."""
     known = config.data in problems.SETS
     if config.data.endswith(".jsonl"):
         rows = problems.read_jsonl(Path(config.data))
         known = all(STATEMENT.search(row["problem"]) for row in rows)
     if not known:
-        raise BadInput(f"--credit oracle: it knows the steps of the embedded arithmetic alone, "
+        raise BadInput(f"--credit oracle: it only knows the steps of the embedded arithmetic, "
                        f"not those of --data {config.data}; take another --credit.")
     if config.method in ("scrl", "vine"):
-        raise BadInput(f"--credit oracle: {config.method}.py has advantages of its own for parts "
+        raise BadInput(f"--credit oracle: {config.method}.py has its own advantages for parts "
                        "of a completion; take grpo.py --credit oracle.")
     if config.reward == "random":
-        raise BadInput("--credit oracle: where a coin decides what is wrong, no line is to blame; "
-                       "leave --reward random out.")
+        raise BadInput("--credit oracle: if a coin decides what is wrong, no line is to blame; "
+                       "leave out --reward random.")

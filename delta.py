@@ -4,33 +4,32 @@ r"""DelTA: tokens that tell good completions from bad ones get more of the advan
     python delta.py --gradient lm-head              # the exact gradient of the LM head
     python delta.py --model Qwen/Qwen3-0.6B
 
-GRPO moves along M+ mu+ - M- mu-: the |A|-weighted means of the tokens' score vectors v, on either
-side of A = 0, so tokens that both sides share pull both means to one place. DelTA (arXiv
-2605.21467) raises the tokens that are near their own side's mean and far from the other's, over the
-whole batch:
+Let v be a token's score vector, the gradient of its log-probability. GRPO's update is the sum of v
+over completions with A > 0, minus that over A < 0, each weighted by |A|. Tokens that both sides
+share bring the two means close together. DelTA (arXiv 2605.21467) raises tokens that are near their
+own side's mean and far from the other's. It looks at the whole batch:
 
     v_t    = (1 - p_t) h_t              h: what the LM head reads, p: the token's own probability
     mu+-   = sum |A| v / sum |A|                             over the tokens of that side
     m_t    = |v_t - mu-|^2 - |v_t - mu+|^2  =  2 (<W, v_t> + b)
              W = mu+ - mu-,  b = (|mu-|^2 - |mu+|^2) / 2     on the side of A < 0: minus this
     gamma+-= std of m over the tokens of that side
-    alpha_t= sigmoid(m_t / gamma)       K times: mu again with |A| alpha for |A|, m, alpha again
-    w_t    = 0.8 + 0.4 alpha_t, then over the mean of w
+    alpha_t= sigmoid(m_t / gamma)       then K times: mu, m and alpha again, |A| alpha for |A|
+    w_t    = 0.8 + 0.4 alpha_t, then divided by the mean of w
 
-v is a stand-in for the gradient of the LM head, (onehot(y_t) - pi_t) h_t'. It takes the row of the
-sampled token and forgets which row it was, so two alternatives at one place differ by their
-probability alone. --gradient lm-head keeps the whole (V, H) matrix. It is exact, costs one more LM
-head a token and pass, and is meant for small models.
+This v approximates the gradient with respect to the LM head, (onehot(y_t) - pi_t) h_t'. It keeps
+the row of the sampled token, but not which row that was. So two tokens at one position differ only
+in their probability. --gradient lm-head keeps the whole (V, H) matrix. It is exact, costs one more
+LM head per token and pass, and is meant for small models.
 
 We have read the released code and notes of the paper, not its body. --as-released gives the code's
-weights, see released.py; its training differs in more, and `--scale-by-std` is the part of it that
-we have (the rest: four optimizer steps on quarters of a batch, weight decay, a penalty on length).
+weights, see released.py. Of its other training settings we have `--scale-by-std`. We do not have
+the rest: four optimizer steps on quarters of a batch, weight decay, a penalty on length.
 
-The hidden states come from an extra pass without gradient, because our loop has no pass for old
-log-probs.
+The hidden states come from an extra pass without gradient: our loop has no pass for old log-probs.
 
-What we left out, on purpose: its diagonal scaling and its cross-side factor, which are switched off
-in the code.
+What we left out, on purpose: its diagonal scaling and its cross-side factor. The released code
+switches both off.
 """
 import torch
 
@@ -41,11 +40,11 @@ from grpo import train
 
 
 def head_row(hidden, logprobs, mask):
-    """DelTA's stand-in (1 - p) h: (centroid, inner). hidden (B, T, H), logprobs and mask (B, T).
+    """DelTA's v = (1 - p) h: (centroid, inner). hidden (B, T, H), logprobs and mask (B, T).
 
-    centroid(w): sum of w v over all tokens, (H,), for w (B, T); inner(d): <v_t, d>, (B, T). No
-    (B, T, H) of differences is made, and hidden may stay in bf16: each row is widened on its own.
-    What hidden and logprobs hold off the mask is ignored.
+    centroid(w): sum of w v over all tokens, (H,), with w (B, T). inner(d): <v_t, d>, (B, T). No
+    (B, T, H) of differences is made. hidden may stay in bf16, because one row at a time becomes
+    float64. Values of hidden and logprobs outside the mask are ignored.
     """
     rows = [torch.where(on[:, None], h, 0.0) for h, on in zip(hidden, mask)]  # B x (T, H)
     surprise = 1 - logprobs.double().exp()                           # (B, T)
@@ -64,16 +63,16 @@ def head_row(hidden, logprobs, mask):
 def lm_head(hidden, head, ids, mask, temperature=1.0):
     """The exact gradient of log pi(y_t) in the LM head, (onehot - pi) h': (centroid, inner).
 
-    As head_row, but centroid(w) is (V, H) fp32: 0.6 GB for each of four where V = 151,936 and
-    H = 1024. One row of (T, V) is held at a time. Up to 1 / temperature, which the weights do not
-    depend on. Where the model scales or caps its logits, onehot - pi is the error in those, and is
-    taken back through that to what the LM head's matrix gives.
+    As head_row, but centroid(w) is (V, H) fp32: each of four takes 0.6 GB if V = 151,936 and
+    H = 1024. Memory holds one row of (T, V) at a time. The factor 1 / temperature is left out,
+    because it does not change the weights. If the model scales or caps its logits, onehot - pi is
+    the gradient after that, so it is propagated back to the output of the LM head's matrix.
     """
     rows = [torch.where(on[:, None], h, 0.0) for h, on in zip(hidden, mask)]  # B x (T, H)
     ids = torch.where(mask, ids, 0)                                  # (B, T)
 
     def error(row, y):
-        """onehot(y_t) - pi_t, (T, V), through the cap of the logits if there is one."""
+        """onehot(y_t) - pi_t, (T, V), propagated back through the logits' cap if there is one."""
         logits = head(row.float()).float()                           # (T, V)
         ones = torch.ones(len(y), 1, device=y.device)                # (T, 1)
         off = (-(logits / temperature).softmax(-1)).scatter_add(1, y[:, None], ones)
@@ -94,9 +93,9 @@ def lm_head(hidden, head, ids, mask, temperature=1.0):
 def delta_weights(centroid, inner, advantages, mask, refinements=1, low=0.8, high=1.2):
     """DelTA's weights: (weights (B, T) fp32, fell_back, a bool () on the same device).
 
-    centroid, inner: from head_row or lm_head. advantages (B,); mask (B, T) bool, off it weights are
-    0. Over the tokens of A != 0 their mean is 1; tokens of A = 0, which have no gradient, get 1.
-    All ones where one side of A = 0 has no token.
+    centroid, inner: from head_row or lm_head. advantages (B,). mask (B, T) bool: weights outside it
+    are 0. Tokens with A != 0 have weights of mean 1. Tokens with A = 0 have no gradient and get 1.
+    If no token has A > 0, or none has A < 0, all weights are 1.
     """
     A = advantages[:, None].double()                          # (B, 1)
     good = (mask & (A > 0)).double()                          # (B, T)
@@ -114,7 +113,7 @@ def delta_weights(centroid, inner, advantages, mask, refinements=1, low=0.8, hig
     def spread(m):
         """Standard deviation of m over the tokens of the row's own side, (B, 1).
 
-        Two passes in float64: E[m^2] - E[m]^2 loses its digits where margins are large.
+        Subtract the mean first, in float64: E[m^2] - E[m]^2 loses digits if margins are large.
         """
         stds = []
         for side in (good, bad):
@@ -128,7 +127,7 @@ def delta_weights(centroid, inner, advantages, mask, refinements=1, low=0.8, hig
     gamma = spread(m)                                         # (B, 1)
     for _ in range(refinements):
         alpha = (m / gamma).sigmoid()                         # (B, T)
-        gamma = spread(m)  # of these margins, not of the next: it lags by one
+        gamma = spread(m)  # of these margins, not the next: gamma lags by one
         m = margins(alpha)
 
     w = (low + (high - low) * (m / gamma).sigmoid()) * (good + bad)  # (B, T)
@@ -139,10 +138,10 @@ def delta_weights(centroid, inner, advantages, mask, refinements=1, low=0.8, hig
 
 
 def whole_batch(config):
-    """What `grpo.train` wants from a method that looks at the whole batch first, see grpo.update.
+    """The `whole_batch` function for `grpo.train`: it sees the whole batch first, see grpo.update.
 
-    Keeps the hidden states, B T H numbers, 2 bytes each on a card: 0.13 GB for 64 completions of
-    1,024 tokens at H = 1024, and as much again while weights are made.
+    It keeps the hidden states, B T H numbers of 2 bytes on a card: 0.13 GB for 64 completions of
+    1,024 tokens at H = 1024. It needs the same again while it computes the weights.
     """
     credit_fn = released.delta_weights if config.as_released else delta_weights
 
@@ -171,7 +170,7 @@ def whole_batch(config):
 def collect(forwards, mask):
     """The batch's hidden states (B, T, H), log-probs (B, T) and ids (B, T), and the last Forward.
 
-    forwards: of b rows each, one at a time; rows that are in none of them get zeros.
+    forwards: one Forward of b rows at a time. Rows that are in no Forward get zeros.
     """
     B, T = mask.shape
     logprobs = torch.zeros(B, T, device=mask.device)                    # (B, T)
@@ -193,7 +192,7 @@ def main(argv=None):
     add = parser.add_argument
     add("--gradient", default="head-row", choices=["head-row", "lm-head"],
         help="a token's score vector: (1 - p) h, or the LM head's exact gradient")
-    add("--refinements", type=int, default=1, help="K, times that the two means are taken again")
+    add("--refinements", type=int, default=1, help="K, how often to compute the two means again")
     add("--as-released", action="store_true",
         help="the released code's weights, see released.py")
     config = parse(parser, argv)

@@ -5,10 +5,10 @@
     python evaluate.py --compare a.jsonl b.jsonl               # with seeds: a0 a1 a2 vs b0 b1 b2
     python evaluate.py --model Qwen/Qwen3-4B --paper-protocol  # as GRAIL's release does
 
-Accuracy is the mean over samples and counts boxed answers only (strict), as the reward does. The
-lenient score beside it also takes "the answer is 7" or a last number: a gain in the first alone is
-a gain in format. Every sample is appended to a file as it is made, so the same command continues a
-stopped evaluation and reads a finished one instead of repeating it.
+Accuracy is the mean over samples. It counts only answers in \boxed{} (strict), as the reward does.
+The lenient score also accepts "the answer is 7" or a last number. If only the strict score rises,
+the model learned the format. Every sample goes to a file at once. The same command continues a
+stopped evaluation, and reads a finished one instead of repeating it.
 
 What we left out, on purpose: model judges, few-shot prompts, several cards, bold type for winners.
 """
@@ -34,19 +34,19 @@ from rollout import answers, sample, stop_ids
 
 PAPER = dict(data="math500,amc23,aime24,college_math,olympiadbench,minerva", samples=3, k="1,3",
              temperature=0.6, top_p=0.95, top_k=20, max_new_tokens=8192)
-SUBSETS = {"college_math": 200, "olympiadbench": 200}  # the release's sizes; which 200 is our draw
+SUBSETS = {"college_math": 200, "olympiadbench": 200}  # the release's sizes; we drew which 200
 
 
 # --------------------------------------------------------------------------- one benchmark
 
 
 def pass_at_k(correct, samples, k):
-    """Chance that k of the n samples, drawn without replacement, hold a right one.
+    """Chance that k of the n samples, drawn without replacement, include a right one.
 
         1 - C(n - c, k) / C(n, k)  =  1 - prod_{i < k} (n - c - i) / (n - i)    (Chen et al. 2021)
 
-    correct c (N,) counts -> (N,) float64. The plug-in 1 - (1 - c/n)^k is biased: at p = 0.2, n = 8,
-    k = 4 it expects .517 where the truth is .590. Raises ValueError unless 1 <= k <= n.
+    correct c (N,) counts -> (N,) float64. The simple 1 - (1 - c/n)^k is biased: at p = 0.2, n = 8,
+    k = 4 its mean is .517, but the truth is .590. Raises ValueError unless 1 <= k <= n.
     """
     if not 1 <= k <= samples:
         raise ValueError(f"k = {k}: Pass@k needs 1 <= k <= n, and n is {samples}.")
@@ -60,13 +60,13 @@ def evaluate(model, tokenizer, problems, *, samples=1, temperature=1.0, top_p=1.
              quiet=False, name="problems"):
     """Sample, grade and summarise one set of problems (dicts with id, problem, answer).
 
-    Returns a dict: accuracy with low and high (95 %), the same again as strict, lenient, majority,
-    pass_at_k {k: (value, low, high)}, truncated (share cut off at max_new_tokens), mean_length
-    (tokens, stop token included), problems, samples, tokens_per_second of the sampling done now,
-    and per_problem {column: list of N}.
-    `batch_size` counts rows. With `path` samples go there at once, and those already there are not
-    made again. Ctrl-C raises KeyboardInterrupt(the dict so far). Raises BadInput: no problem,
-    k > n, greedy with n > 1, a file of other settings or not writable, a batch that does not fit.
+    Returns a dict: accuracy (also under the name strict) with low and high (95 %), lenient,
+    majority, pass_at_k {k: (value, low, high)}, truncated (share cut off at max_new_tokens),
+    mean_length (tokens with the stop token), problems, samples, tokens_per_second (of this call's
+    sampling), per_problem {column: list of N}. `batch_size` counts rows. With `path`, samples go to
+    that file at once, and samples already in it are kept. Ctrl-C raises KeyboardInterrupt(the dict
+    so far). Raises BadInput: no problem, k > n, greedy with n > 1, a file of other settings or not
+    writable, a batch that does not fit.
     """
     decoding = dict(samples=samples, temperature=temperature, top_p=top_p, top_k=top_k,
                     max_new_tokens=max_new_tokens, seed=seed)
@@ -118,7 +118,7 @@ def evaluate(model, tokenizer, problems, *, samples=1, temperature=1.0, top_p=1.
 
 def refuse_the_impossible(name, problems, ks, samples, temperature, top_p, top_k, max_new_tokens,
                           seed):
-    """Raise BadInput for settings of `evaluate` that cannot work, before hours of sampling."""
+    """Raise BadInput for settings that cannot work, before hours of sampling."""
     if not problems:
         raise BadInput(f"{name}: there is no problem to evaluate.")
     if not (0 <= temperature < math.inf and 0 < top_p <= 1 and top_k >= 0 and max_new_tokens > 0):
@@ -134,19 +134,19 @@ def refuse_the_impossible(name, problems, ks, samples, temperature, top_p, top_k
 
 
 def progress(name, problems, done, quiet):
-    """A bar over the problems; tqdm hides it where stderr is no terminal."""
+    """A progress bar over the problems. tqdm hides it if stderr is not a terminal."""
     hidden = True if quiet else None
     return tqdm(total=len(problems), initial=len(done), desc=name, unit="problem", disable=hidden)
 
 
 def key(row):
-    """The problem's key for the random numbers, from its text: no other problem can move it."""
+    """The problem's key for the random numbers. It depends on this problem's id and text only."""
     name = f"{row['id']}\0{row['problem']}".encode()
     return int.from_bytes(hashlib.sha256(name).digest()[:7], "big")
 
 
 def grade(batch, rollouts, samples, name, tokenizer):
-    """One record a row; the lenient pass reads again only what the strict pass refused."""
+    """One record per row. The lenient pass only reads answers that the strict pass refused."""
     rows = [row for row in batch for _ in range(samples)]
     graded = answers(rollouts, tokenizer)
     triples = [(text, row["answer"], row["problem"]) for text, row in zip(graded, rows)]
@@ -161,19 +161,19 @@ def grade(batch, rollouts, samples, name, tokenizer):
             "strict": bool(right), "lenient": bool(right or next(again)),
             "text": rollouts.texts[i], "finished": bool(rollouts.finished[i]),
             "length": int(rollouts.lengths[i])})
-        if graded[i] != rollouts.texts[i]:  # it thought where a reader of the text cannot see it
+        if graded[i] != rollouts.texts[i]:  # the text has a thought that is not graded
             records[i]["graded"] = graded[i]
     return records
 
 
 def write_records(file, records):
-    """A line a sample, in the file at once: a stop loses no batch that was made."""
+    """Write one line per sample at once, so that a stop loses no finished batch."""
     file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
     file.flush()
 
 
 def summarise(records, ks):
-    """The dict of `evaluate` from N lists of n records."""
+    """The dict that `evaluate` returns, from N lists of n records."""
     def grid(column):  # (N, n)
         return torch.tensor([[r[column] for r in rows] for rows in records], dtype=torch.float64)
 
@@ -202,10 +202,10 @@ def summarise(records, ks):
 
 
 def majority_vote(records):
-    """Chance that the commonest boxed answer is right, ties broken at random: (N,) float64.
+    """Chance that the most common boxed answer is right, ties broken at random: (N,) float64.
 
-    Right answers are one camp, for each equals the gold; wrong ones join where the verifier calls
-    them equal. A completion without a box does not vote.
+    All right answers form one camp, because each equals the gold. Wrong answers share a camp if the
+    verifier calls them equal. A completion without a box does not vote.
     """
     chance = []
     for rows in records:
@@ -213,14 +213,14 @@ def majority_vote(records):
         boxes = [last_box(r.get("graded", r["text"])) for r in rows if not r["strict"]]
         wrong = Counter(box for box in boxes if box)
         camps = Counter()
-        if 0 < right <= wrong.total():  # else the vote is clear without them
+        if 0 < right <= wrong.total():  # otherwise the vote is already clear
             for box, votes in wrong.items():
                 same = [camp for camp in camps if verify.equivalent(box, camp)]
                 camps[same[0] if same else box] += votes
         top = max(camps.values(), default=0)
         tied = list(camps.values()).count(top) if right == top else 0
         chance.append(1 / (1 + tied) if right and right >= top else 0.0)
-    return torch.tensor(chance, dtype=torch.float64)  # not by way of fp32, as .double() would
+    return torch.tensor(chance, dtype=torch.float64)  # .double() would round to fp32 first
 
 
 def percent(value, low, high):
@@ -228,7 +228,7 @@ def percent(value, low, high):
 
 
 def measure(model, tokenizer, held_out, config, when):
-    """Accuracy on held-out problems, sampled at T = 1 and greedy: printed and returned (dict)."""
+    """Print and return (dict) the accuracy on held-out problems, sampled at T = 1 and greedy."""
     if not held_out:
         return None
     settings = dict(max_new_tokens=config.max_new_tokens, seed=config.seed, quiet=True,
@@ -237,7 +237,7 @@ def measure(model, tokenizer, held_out, config, when):
     try:
         sampled = evaluate(model, tokenizer, held_out, samples=k, ks=(k,), **settings)
         greedy = evaluate(model, tokenizer, held_out, temperature=0.0, **settings)
-    except BadInput as mistake:  # evaluate.py's batch is ours of a step
+    except BadInput as mistake:  # the batch size here is that of a training step
         raise BadInput(str(mistake).replace("--batch-size", "--prompts x --group")) from None
 
     scores = {"sampled": sampled, "greedy": greedy}
@@ -253,7 +253,7 @@ def measure(model, tokenizer, held_out, config, when):
 
 
 def several(text):
-    """The problem sets that --data names, commas between; a path may hold commas of its own."""
+    """The problem sets in --data, separated by commas. A path may contain commas, too."""
     parts, found = text.split(","), []
     while parts:
         n = words_of_the_first(parts)
@@ -263,8 +263,8 @@ def several(text):
 
 
 def words_of_the_first(parts):
-    """How many of `parts` belong to one path: as much as is a file, else up to the first name or
-    .jsonl, else all."""
+    """How many of `parts` belong to one path: the longest that is a file; else up to the first
+    set name or .jsonl; else all."""
     for n in range(len(parts), 0, -1):
         if os.path.isfile(os.path.expanduser(",".join(parts[:n]))):
             return n
@@ -281,29 +281,29 @@ def flags():
     add = parser.add_argument
     add("--model", default="tiny", type=os.path.expanduser,
         help="hub id or folder; tiny is the embedded one")
-    add("--data", default="arithmetic", help="names of problems.py or .jsonl files, comma between")
-    add("--limit", type=int, help="the first so many problems of each")
-    add("--samples", type=int, default=8, help="n, completions a problem")
-    add("--k", default="", help="Pass@k for these, comma between; empty: --samples")
+    add("--data", default="arithmetic", help="sets of problems.py or .jsonl files, comma-separated")
+    add("--limit", type=int, help="use only the first problems of each set, at most this many")
+    add("--samples", type=int, default=8, help="n, completions per problem")
+    add("--k", default="", help="Pass@k for these k, comma-separated; empty: --samples")
     add("--temperature", type=float, default=1.0, help="0 is greedy")
     add("--top-p", type=float, default=1.0, help="1: off")
     add("--top-k", type=int, default=0, help="0: off")
-    add("--max-new-tokens", type=int, default=512, help="longer completions are cut: truncated")
+    add("--max-new-tokens", type=int, default=512, help="longer completions are cut (truncated)")
     add("--batch-size", type=int, default=256, help="rows at a time; changes memory, not the texts")
-    add("--seed", type=int, default=0, help="of the samples")
+    add("--seed", type=int, default=0, help="seed of the samples")
     add("--thinking", action="store_true", help="leave Qwen3's thinking mode on")
-    add("--majority", action="store_true", help="one more column: the vote of the samples")
+    add("--majority", action="store_true", help="add a column: the majority vote of the samples")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu or cuda")
     add("--out", default="", type=os.path.expanduser,
-        help="file of samples; empty: one in runs/evaluate/")
+        help="file for the samples; empty: one in runs/evaluate/")
     add("--paper-protocol", action="store_true", help="as GRAIL's release evaluates: " + str(PAPER))
     add("--compare", nargs="+", metavar="FILE", type=os.path.expanduser,
-        help="A B, or with seeds: A A A vs B B B")
+        help="compare files of samples: A B, or with several seeds: A A A vs B B B")
     return parser
 
 
 def read_flags(argv):
-    """The command line; --paper-protocol moves defaults, and a flag given beside it still wins."""
+    """Parse the command line. --paper-protocol changes defaults; an explicit flag still wins."""
     parser = flags()
     args = parser.parse_args(argv)
     if args.paper_protocol:
@@ -336,7 +336,7 @@ def main(argv=None):
     try:
         ks = sorted({int(k) for k in (args.k or str(args.samples)).split(",")})
     except ValueError:
-        raise BadInput(f"--k {args.k}: not whole numbers with commas between.") from None
+        raise BadInput(f"--k {args.k}: give whole numbers, separated by commas.") from None
 
     sets = problem_sets(args)
     model, tokenizer = load_policy(args.model, args.device)
@@ -360,7 +360,7 @@ def main(argv=None):
             print_results(results, ks, args.majority)
 
     speed = ", ".join(f"{name} {r['tokens_per_second']:,.0f}" for name, r in results.items())
-    print("\nstrict: boxed answers only. lenient: also \"the answer is\", or a last number.")
+    print("\nstrict: only answers in \\boxed{}. lenient: also \"the answer is\", or a last number.")
     print(f"tokens/s on {args.device}: {speed} (0: read from file)")
     print(f"every sample: {out}")
 

@@ -4,28 +4,28 @@ r"""GRAIL: tokens that the answer leans on get more of the advantage.
     python grail.py --model Qwen/Qwen3-0.6B         # one card: GSM8K, 64 rollouts a step
     python grail.py --model FOLDER --data FILE.jsonl --reweight both --as-released
 
-GRPO gives every token of a completion the same advantage A. GRAIL (Pala, Toh & Poria, arXiv
-2606.04889) multiplies it by a weight:
+The model writes its final answer in \boxed{}: the box. GRPO gives every token of a completion the
+same advantage A. GRAIL (Pala, Toh & Poria, arXiv 2606.04889) multiplies A by a weight w_t:
 
-    s_t = || dJ/de_t * e_t ||_2         saliency.py; J: negative log-likelihood of the model's box
+    s_t = || dJ/de_t * e_t ||_2         e_t: embedding; J: negative log-likelihood of the box
     z_t = (log s_t - mean) / std        within one completion
     w_t = clip(1 + 0.5 z_t, 0.5, 5)     and A_t = A w_t in both branches of the clipped loss
 
-with w = 5 on the content of the box, 1 on its delimiters and on everything after it, and 1
-everywhere in completions without a box, or that --reweight leaves out. By default only completions
-with A <= 0 are reweighted: those that did no better than their group.
+The content of the box gets 5. Its delimiters and everything after it get 1. A completion without a
+box gets 1 everywhere, and so does one that --reweight leaves out. The default reweights only
+completions with A <= 0: those that did no better than their group.
 
-This is a clean reading, NOT the published code, whose weights --as-released gives: released.py has
-them and the table of differences. We have read the abstract, the released code and a third party's
-notes of the paper, not its body: the map above is the code's, and so are its constants (those of
-the three configurations that were released). Where the code looked like a slip we decided anew.
+This is a clean reading, NOT the published code. --as-released gives the published weights, and
+released.py lists the differences. We have read the abstract, the released code and a third party's
+notes of the paper, not its body. So the formulas above are the code's, with the constants of its
+three released configurations. Where the code looked like a slip, we made our own choice.
 
-The release trains in another way as well, where more than the weights acts; for its recipe add
+The release trains differently, too, not only with other weights. For its recipe add
 
     --as-released --loss constant --num-iterations 4 --mask-truncated
 
-What we left out, on purpose: weights of mean 1 (the release has none: the mean is in the log line),
-the release's sampler correction (our sampler is the policy), its top-k 50 while sampling.
+What we left out, on purpose: weights of mean 1 (the release has none; the log shows the mean), the
+release's sampler correction (our sampler is the policy), its top-k 50 while sampling.
 """
 import torch
 
@@ -40,12 +40,12 @@ from logprobs import to_device
 
 def grail_credit(s, mask, spans, advantages, reweight="wrong",
                  w_mean=1.0, w_std=0.5, w_min=0.5, w_max=5.0):
-    """Saliency -> token weights, (B, T) fp32. Needs nothing but tensors: copy it into your trainer.
+    """Saliency -> token weights, (B, T) fp32. It needs only tensors: copy it into your trainer.
 
     s (B, T) saliency; mask (B, T) bool, completion tokens; spans (B, 4): start, content, close, end
-    of the box in tokens, -1 without one; advantages (B,); all on one device. reweight: "wrong"
-    reweights completions with A <= 0, "correct" those with A > 0, "both" all. What s holds off the
-    mask is ignored; padding gets 0. Raises ValueError for an unknown `reweight`.
+    of the box in tokens, -1 without one; advantages (B,). All on one device. reweight: "wrong"
+    reweights completions with A <= 0, "correct" those with A > 0, "both" all. Values of s outside
+    the mask are ignored. Padding gets 0. Raises ValueError for an unknown `reweight`.
     """
     A = advantages[:, None]                                                  # (B, 1)
     sides = {"wrong": A <= 0, "correct": A > 0, "both": torch.ones_like(A).bool()}
@@ -57,8 +57,8 @@ def grail_credit(s, mask, spans, advantages, reweight="wrong",
     before = mask & (t < start)                                              # (B, T)
     n = before.sum(1, keepdim=True)                                          # (B, 1)
 
-    # In float64, because equal saliencies must give exactly 1: fp32 rounding is worth 0.002 there.
-    # The floor is relative to the largest s, since log 0 is -inf.
+    # Equal saliencies must give exactly 1. fp32 rounding is off by 0.002 there, so use float64.
+    # log 0 is -inf, so add a small floor, relative to the largest s.
     s = torch.where(mask, s.double(), 0.0)                                   # (B, T)
     log_s = (s + 1e-8 * s.amax(1, keepdim=True).clamp(min=1e-30)).log()      # (B, T)
     mean = (log_s * before).sum(1, keepdim=True) / n                         # (B, 1)
@@ -67,14 +67,14 @@ def grail_credit(s, mask, spans, advantages, reweight="wrong",
 
     w = torch.where(before, (w_mean + w_std * z).clamp(w_min, w_max), 1.0)   # (B, T)
     w = torch.where((t >= content) & (t < close), w_max, w)                  # (B, T)
-    # Fewer than two tokens before the box have no spread; without a box n is 0, and z was NaN.
+    # Fewer than two tokens before the box have no std. Without a box n is 0, and z was NaN.
     return torch.where(sides[reweight] & (n >= 2), w, 1.0).float() * mask    # (B, T)
 
 
 def credit(config, signal=saliency.gradient_activation, credit_fn=grail_credit):
-    """The credit function that `grpo.train` wants: Forward -> weights (b, T).
+    """The credit function for `grpo.train`: Forward -> weights (b, T).
 
-    signal(forward, spans, activation) and credit_fn(s, mask, spans, A, reweight): for ablations.
+    For ablations: signal(forward, spans, activation) and credit_fn(s, mask, spans, A, reweight).
     """
     if config.as_released:
         return released.grail(config)
@@ -84,9 +84,9 @@ def credit(config, signal=saliency.gradient_activation, credit_fn=grail_credit):
         A = forward.advantages                                # (b,)
         spans = saliency.answer_spans(forward)                # (b, 4)
 
-        # Only these rows need a saliency: of the side that is reweighted, with a gradient, and with
-        # two tokens before the box. Decided on the CPU, since reading the GPU would wait for it;
-        # where no row is left, there is no extra backward.
+        # Only these rows need a saliency: rows on the reweighted side, with a gradient, and with
+        # two tokens before the box. We choose them on the CPU, which avoids a GPU sync. If no row
+        # is left, there is no extra backward.
         side = torch.tensor([sign in signs for sign in forward.signs])  # (b,)
         enough = spans[:, 0] >= 2                             # (b,)
         needed = spans.where((side & enough)[:, None], -1)    # (b, 4)
@@ -106,7 +106,7 @@ def main(argv=None, credit=credit):
     add("--reweight", default="wrong", choices=["wrong", "correct", "both"],
         help="completions reweighted: A <= 0, A > 0 or all")
     add("--activation", default="embeddings", choices=["embeddings", "first", "middle", "last"],
-        help="activation whose saliency is taken")
+        help="activation that the saliency is computed for")
     add("--as-released", action="store_true",
         help="the released code's weights, see released.py")
     config = parse(parser, argv)

@@ -4,9 +4,9 @@ r"""GRPO on mathematics, one card, no framework: the baseline, and the loop all 
     python grpo.py --model Qwen/Qwen3-0.6B          # one card: GSM8K, 64 rollouts a step
     python grpo.py --model FOLDER --data FILE.jsonl --steps 50
 
-Sample G completions for each of N problems, reward those whose box is right, and push up the tokens
-of the completions that beat their own group. A method of token-level credit is one function,
-`credit_fn(forward) -> weights (b, t)`, one weight for each token. GRPO's is `uniform`: all ones.
+Sample G completions for each of N problems. Reward those whose final answer, in \boxed{}, is right.
+Make the completions that beat their own group more likely. A method of token-level credit is one
+function, `credit_fn(forward) -> weights (b, t)`, one weight a token. GRPO's is `uniform`: all ones.
 
 What we left out, on purpose: a value network, a reward model, several optimizer steps on parts of
 one batch, learning-rate decay, LoRA, more than one card.
@@ -37,9 +37,9 @@ from rollout import answers, rewardable, sample, stop_ids
 
 
 def group_advantages(rewards, scale_by_std=False):
-    """A = r - mean(r) within each group, over its population std if asked (Shao et al. 2024, 4.1).
+    """A = r - mean(r) within each group (Shao et al. 2024, 4.1). rewards (N, G) -> (N, G).
 
-    rewards (N, G) -> advantages (N, G). A group of equal rewards gets exactly 0.
+    scale_by_std also divides by the group's population std. Equal rewards give exactly 0.
     """
     advantages = rewards - rewards.mean(1, keepdim=True)  # (N, G)
     if scale_by_std:
@@ -53,13 +53,13 @@ def uniform(forward):
 
 
 def token_scale(mask, loss, max_new_tokens):
-    """What each token's term is multiplied by, (B, T): one denominator for the whole step.
+    """The factor of each token's loss, (B, T), with one denominator for the whole step.
 
-    token     1 / tokens of the step                long completions weigh more   (DAPO, 2.3)
-    sequence  1 / (B * own length)                  every completion weighs alike (GRPO paper)
-    constant  1 / (B * max_new_tokens)              no length enters              (Dr. GRPO)
+    token     1 / tokens of the step                long completions weigh more  (DAPO, 2.3)
+    sequence  1 / (B * own length)                  completions weigh the same   (GRPO paper)
+    constant  1 / (B * max_new_tokens)              lengths play no part         (Dr. GRPO)
 
-    A row that --mask-truncated empties has no tokens left to count, but stays one of the B.
+    A row that --mask-truncated empties has no tokens left, but still counts in B.
     """
     lengths = mask.sum(1, keepdim=True)  # (B, 1)
     if loss == "token":
@@ -70,12 +70,12 @@ def token_scale(mask, loss, max_new_tokens):
 
 
 def clipped_surrogate(ratio, A, low, high):
-    """min(ratio A, clip(ratio, 1 - low, 1 + high) A), (B, T): the pessimist for both signs of A."""
+    """min(ratio A, clip(ratio, 1 - low, 1 + high) A), (B, T): whatever the sign of A."""
     return torch.min(ratio * A, ratio.clamp(1 - low, 1 + high) * A)
 
 
 def k3(logprobs, reference):
-    """KL(policy || reference) a token: r - 1 - log r, r = ref / policy; unbiased and never < 0."""
+    """KL(policy || reference) per token: r - 1 - log r, r = ref / policy. Unbiased, at least 0."""
     return (reference - logprobs).exp() - 1 - (reference - logprobs)
 
 
@@ -86,10 +86,10 @@ def update(model, optimizer, rollouts, rewards, credit_fn, config, tokenizer, re
            token_advantages=None, whole_batch=None):
     """`config.num_iterations` optimizer steps on one batch of rollouts: (metrics, weights (B, T)).
 
-    rewards (N, G). credit_fn(forward) -> weights (b, T): asked in the first pass alone; weights and
-    old log-probs are kept for the others. token_advantages (B, T): a method's own, which the loss
-    takes in place of the group's. whole_batch(forwards, advantages (B,), mask (B, T)) -> credit_fn:
-    for a method that must see all rows first; it gets the Forwards of a pass without gradient.
+    rewards (N, G). credit_fn(forward) -> weights (b, T) runs in the first pass only. The other
+    passes keep its weights and the old log-probs. token_advantages (B, T): a method's own, which
+    replace the group's. whole_batch(forwards, advantages (B,), mask (B, T)) -> credit_fn is for a
+    method that must see all rows first. It gets the Forwards of a pass without gradient.
     """
     advantages = group_advantages(rewards, config.scale_by_std).flatten()  # (B,)
     if token_advantages is None:
@@ -109,21 +109,21 @@ def update(model, optimizer, rollouts, rewards, credit_fn, config, tokenizer, re
     for iteration in range(config.num_iterations if batch.micro else 0):
         for rows in tqdm(batch.micro, desc="update", leave=False, disable=None):
             forward = policy_forward(model, batch, rows, config)
-            at = forward.rows, slice(forward.logprobs.shape[1])  # where they are in (B, T)
+            at = forward.rows, slice(forward.logprobs.shape[1])  # their place in (B, T)
             if iteration == 0:
                 weights[at] = token_weights(credit_fn, forward)
                 sums.add_rollouts(forward)
-                if graphs.overwritten(model, forward):  # by the credit function; --compile alone
+                if graphs.overwritten(model, forward):  # by credit_fn; only with --compile
                     forward = policy_forward(model, batch, rows, config)
                 old[at] = forward.logprobs.detach()
                 if reference is not None:
                     ref[at] = reference_logprobs(reference, batch, rows, config)
 
-            # Padding has log-prob 0 on both sides: the ratio there is exp(0), never inf * 0.
+            # Padding has log-prob 0 on both sides, so its ratio is exp(0) and never inf * 0.
             ratio = (forward.logprobs - old[at]).exp()  # (b, t)
             A = token_advantages[at]                    # (b, t)
             surrogate = clipped_surrogate(ratio, A, config.clip_low, config.clip_high)  # (b, t)
-            # Here GRAIL leaves GRPO, whose weights are all 1.
+            # Here GRAIL differs from GRPO, whose weights are all 1.
             objective = weights[at] * surrogate         # (b, t)
             if reference is not None:
                 penalty = k3(forward.logprobs, ref[at])      # (b, t)
@@ -142,14 +142,14 @@ def update(model, optimizer, rollouts, rewards, credit_fn, config, tokenizer, re
 
 
 class Batch(NamedTuple):
-    """What an update trains on: B rows, and the micro-batches that they run in."""
+    """What an update trains on: B rows, and the micro-batches they run in."""
     rollouts: object
     rewards: torch.Tensor           # (B,)
     advantages: torch.Tensor        # (B,)
     token_advantages: torch.Tensor  # (B, T)
     mask: torch.Tensor              # (B, T) bool, completion tokens of the rows that count
     has_gradient: torch.Tensor      # (B,) bool
-    signs: list                     # B of -1, 0, 1: the advantages', on the CPU
+    signs: list                     # B signs of the advantages: -1, 0, 1; on the CPU
     micro: list                     # lists of row numbers
     groups: int                     # N
     tokenizer: object
@@ -157,19 +157,19 @@ class Batch(NamedTuple):
 
 
 def plan(model, rollouts, rewards, advantages, token_advantages, config, tokenizer):
-    """Decide which rows run, and in which micro-batches: a Batch."""
+    """Decide which rows run, and in which micro-batches. Returns a Batch."""
     trained = torch.ones_like(rollouts.finished)  # (B,)
     if config.mask_truncated:
         trained = rollouts.finished
     mask = rollouts.completion_mask & trained[:, None]  # (B, T)
 
-    # A row of advantage 0 has gradient 0: skip its forward, keep it in the denominator. Not under
-    # a KL penalty, which pulls on every row.
+    # A row of advantage 0 has gradient 0: skip its forward, but keep it in the denominator. A KL
+    # penalty has a gradient on every row, so then all rows run.
     has_gradient = trained & (token_advantages != 0).any(1)  # (B,)
     needed = trained if config.kl > 0 else has_gradient      # (B,)
 
-    # Rows of one sign together: a credit function that reweights one sign can then skip whole
-    # micro-batches. Then by length: rows of one micro-batch are padded to its longest.
+    # Sort by sign first: a credit function that reweights one sign can skip whole micro-batches.
+    # Then sort by length, because the rows of a micro-batch are padded to its longest.
     signs = advantages.sign().tolist()
     tokens = [prompt + completion for prompt, completion in rollouts.sizes]
     order = needed.nonzero()[:, 0].tolist()
@@ -184,9 +184,9 @@ def plan(model, rollouts, rewards, advantages, token_advantages, config, tokeniz
 
 
 def microbatches(rows, tokens, budget):
-    """`rows`, a list of row numbers in order, cut so that rows x longest row <= budget tokens.
+    """Cut `rows`, a list of row numbers, into parts with rows x longest row <= budget tokens.
 
-    tokens: of every row, prompt and completion. A row that is over the budget goes alone.
+    tokens: prompt and completion tokens of every row. A row over the budget runs alone.
     """
     batches, longest = [], 0
     for row in rows:
@@ -200,7 +200,7 @@ def microbatches(rows, tokens, budget):
 
 
 def autocast(device):
-    """Matrix products in bf16 on CUDA; all in fp32 on a CPU. Weights are fp32 on both."""
+    """Matrix products in bf16 on CUDA, everything in fp32 on a CPU. Weights are always fp32."""
     return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
 
 
@@ -222,27 +222,27 @@ def reference_logprobs(reference, batch, rows, config):
 
 
 def name_of(credit_fn):
-    """What an error calls a credit function, e.g. grail.credit.<locals>.weights."""
+    """A credit function's name for error messages, e.g. grail.credit.<locals>.weights."""
     name = getattr(credit_fn, "__qualname__", type(credit_fn).__name__)
     return f"{credit_fn.__module__}.{name}"
 
 
 def token_weights(credit_fn, forward):
-    """The weights of this credit function, (b, T), outside of the graph, 0 on padding.
+    """The weights of this credit function, (b, T), detached, 0 on padding.
 
-    Raises BadInput for another shape. Their values are checked in `optimizer_step`, once a pass.
+    Raises BadInput for a wrong shape. `optimizer_step` checks their values once per pass.
     """
     weights = credit_fn(forward)
     if weights.shape != forward.logprobs.shape:
         raise BadInput(f"the credit function {name_of(credit_fn)} gave weights of shape "
                        f"{tuple(weights.shape)}; it must give one for each token, "
                        f"{tuple(forward.logprobs.shape)}.")
-    # A weight is a constant of the loss: its own gradient would be another objective.
+    # A weight is a constant in the loss. With its own gradient the objective would change.
     return weights.detach().masked_fill(~forward.completion_mask, 0)  # (b, T)
 
 
 def optimizer_step(model, optimizer, sums, old, weights, credit_fn, config):
-    """Clip the gradient and step, unless a number is not finite: then no parameter is touched."""
+    """Clip the gradient and step. If a number is not finite, raise and change no parameter."""
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     norm = torch.nn.utils.get_total_norm(list(gradients.values()))
     sums.grad_norm = sums.grad_norm + norm
@@ -253,8 +253,8 @@ def optimizer_step(model, optimizer, sums, old, weights, credit_fn, config):
 
 
 def refuse_bad_numbers(norm, gradients, sums, old, weights, credit_fn, config):
-    """Raise FloatingPointError for weights below 0 and for whatever is not finite, by its name."""
-    # Read together: each read waits for the GPU.
+    """Raise FloatingPointError for weights below 0 and for anything not finite, with its name."""
+    # Read all at once: each read is a GPU sync.
     least, most = weights.aminmax()
     loss, grad_norm, least, most = torch.stack([sums.loss, norm, least, most]).tolist()
     if not 0 <= least <= most < math.inf and old.isfinite().all():
@@ -266,17 +266,17 @@ def refuse_bad_numbers(norm, gradients, sums, old, weights, credit_fn, config):
 
 
 class Sums:
-    """The log's sums over an update. They stay on the device: each read waits for the GPU."""
+    """The log's sums over an update. They stay on the device: each read is a GPU sync."""
 
     def __init__(self, batch):
         self.batch = batch
-        self.method = {}  # name -> (2,): sum of Forward.metrics over rows, and their number
+        self.method = {}  # name -> (2,): sum of Forward.metrics over rows, number of rows
         zero = torch.zeros((), device=batch.mask.device)
         self.loss = self.grad_norm = self.clipped = self.tokens = self.kl = zero
         self.entropy = self.first_tokens = self.gap = self.gap_max = zero
 
     def add_rollouts(self, forward):
-        """What the first pass says of the rollouts, and what the credit function wants logged."""
+        """Add the first pass's figures of the rollouts, and what the credit function logs."""
         t = forward.logprobs.shape[1]
         sampler = self.batch.rollouts.logprobs[forward.rows, :t]   # (b, t)
         gap = (forward.logprobs.detach() - sampler).abs()          # (b, t)
@@ -285,20 +285,20 @@ class Sums:
         self.batch.rollouts.entropy[forward.rows, :t] = forward.entropy  # (b, t)
         self.entropy = self.entropy + forward.entropy.sum()
         self.first_tokens = self.first_tokens + forward.completion_mask.sum()
-        for name, values in forward.metrics.items():  # NaN: says nothing of this row
+        for name, values in forward.metrics.items():  # NaN: this row is not counted
             on = self.batch.has_gradient[forward.rows] & ~values.isnan()  # (b,)
             total = torch.where(on, values.float(), 0.0).sum()
             self.method[name] = self.method.get(name, 0) + torch.stack([total, on.sum().float()])
 
     def add_pass(self, forward, clipped, loss):
-        """What every pass adds; clipped (b, t): where the clip took the gradient away."""
+        """Add the figures of every pass. clipped (b, t): where the clip removed the gradient."""
         self.loss = self.loss + loss.detach()
         self.tokens = self.tokens + forward.completion_mask.sum()
         self.clipped = self.clipped + (forward.completion_mask & clipped).sum()
 
     def metrics(self, weights, config):
-        """The numbers of the log, floats. Of several passes, `loss` and `grad_norm` (before the
-        clipping) are means, `clipped` and `kl` shares of all tokens; the rest is the first's."""
+        """The numbers of the log, floats. `loss` and `grad_norm` (before clipping) are means over
+        passes. `clipped` and `kl` are means over all tokens. The rest is the first pass's."""
         batch, passes = self.batch, config.num_iterations
         on = batch.mask & batch.has_gradient[:, None]               # (B, T)
         credited = batch.token_advantages * weights           # (B, T)
@@ -330,14 +330,14 @@ class Sums:
 
 
 def one_prompt(tokenizer, row, config):
-    """GRPO's prompt for a problem. A method may ask m prompts: each gets G / m of the rollouts."""
+    """GRPO's prompt for a problem. A method may use m prompts: each gets G / m rollouts."""
     return [problems.build_prompt(tokenizer, row["problem"], config.thinking)]
 
 
 def outcome_reward(rollouts, rows, config, tokenizer, model=None):
-    """(rewards (N, G), advantages a token (B, T) if they are not the group's, metrics to log).
+    """(rewards (N, G), a method's own token advantages (B, T) or None, metrics to log).
 
-    A method's own reward function takes the same five; vine.py's asks the model again.
+    A method's own reward function takes the same five arguments. Only vine.py's uses the model.
     """
     asked = [(row["answer"], row["problem"]) for row in rows for _ in range(config.group)]
     texts = rewardable(answers(rollouts, tokenizer), rollouts.finished.tolist())
@@ -349,25 +349,25 @@ def outcome_reward(rollouts, rows, config, tokenizer, model=None):
 
 def train(config, credit_fn=uniform, make_prompts=one_prompt, reward_fn=outcome_reward,
           whole_batch=None):
-    """Train config.model by GRPO with this credit function; returns a summary (dict).
+    """Train config.model by GRPO with this credit function. Returns a summary (dict).
 
-    A method hands in what it does in its own way:
+    A method passes in the parts that it does differently:
 
         credit_fn     forward -> weights (b, t)                     grail.py, oar.py
         whole_batch   all forwards -> credit_fn                     delta.py
         make_prompts  problem -> its prompts                        scrl.py
         reward_fn     rollouts -> rewards, advantages of tokens     scrl.py
 
-    The folder of the run is described in engine/runs.py. Raises BadInput for a user's mistake, and
-    SystemExit(129, 130 or 143) when a signal ended it, after saving the last whole step.
+    engine/runs.py describes the run's folder. Raises BadInput for a user's mistake. After a signal
+    it saves the last whole step and raises SystemExit(129, 130 or 143).
     """
     check(config)
-    # --credit and --reward may put a control in their place.
+    # --credit and --reward may replace them by a control.
     credit_fn, reward_fn, whole_batch = controls.apply(config, credit_fn, reward_fn, whole_batch)
     model, tokenizer, reference, optimizer, checkpoint = load(config)
     train_set, held_out = problems.load_split(config)
     prompts = [make_prompts(tokenizer, row, config) for row in train_set]
-    m = len(prompts[0])  # prompts a problem
+    m = len(prompts[0])  # prompts per problem
     run = prepare(config, model, tokenizer, optimizer, train_set, prompts, checkpoint,
                   reference)
     if run.step == 0:
@@ -378,7 +378,7 @@ def train(config, credit_fn=uniform, make_prompts=one_prompt, reward_fn=outcome_
         while run.step < config.steps and not run.signal:
             clock = Clock(model)
             seed = config.seed * 1_000_003 + run.step
-            torch.manual_seed(seed)  # only a model with dropout reads it
+            torch.manual_seed(seed)  # only dropout uses it
             for group in optimizer.param_groups:
                 group["lr"] = config.lr * min(1.0, (run.step + 1) / max(1, config.warmup))
 
@@ -415,11 +415,11 @@ def train(config, credit_fn=uniform, make_prompts=one_prompt, reward_fn=outcome_
 
 
 def load(config):
-    """(policy, tokenizer, KL reference or None, optimizer, checkpoint to go on from or None)."""
+    """(policy, tokenizer, KL reference or None, optimizer, checkpoint to resume from or None)."""
     checkpoint = find(config.resume, held=True) if config.resume else None
     model, tokenizer = problems.load_policy(checkpoint or config.model, config.device)
     reference = None
-    if config.kl > 0:  # the model that the run started from, on --resume too
+    if config.kl > 0:  # the model that the run started from, also on --resume
         reference = problems.load_policy(config.model, config.device)[0].requires_grad_(False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=0.0,
                                   fused=model.device.type == "cuda")
@@ -428,7 +428,7 @@ def load(config):
 
 def prepare(config, model, tokenizer, optimizer, train_set, prompts, checkpoint,
             reference):
-    """The open Run, new or continued, once all is checked that can be before the first step."""
+    """Check all that can be checked before the first step. Returns the Run, new or resumed."""
     longest = problems.longest_prompt(model, tokenizer, [p for several in prompts for p in several],
                                       config.max_new_tokens)
     try_to_save(model, tokenizer, config.model)
@@ -444,7 +444,7 @@ def prepare(config, model, tokenizer, optimizer, train_set, prompts, checkpoint,
 
 
 def of_rollouts(rollouts, tokenizer):
-    """What the log says of the rollouts alone. `repeats`: cut off, and with two boxes or more."""
+    """The log's figures of the rollouts. `repeats`: share cut off with two boxes or more."""
     graded = answers(rollouts, tokenizer)
     n, paid = len(graded), rewardable(graded, rollouts.finished.tolist())
     boxed = sum(verify.last_boxed(text) is not None for text in graded)

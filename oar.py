@@ -1,36 +1,36 @@
 r"""OAR: tokens that move the answer get more of the advantage, tokens that do not get less.
 
     python oar.py                                   # CPU, two minutes: OAR-G on the tiny model
-    python oar.py --signal perturbation             # OAR-P, three: what OAR-G stands in for
+    python oar.py --signal perturbation             # three minutes: OAR-P, which OAR-G estimates
     python oar.py --model Qwen/Qwen3-0.6B --as-released authors
 
-Outcome-grounded Advantage Reshaping (arXiv 2601.07408) asks how far the distribution of the answer
-moves when token t is replaced (OAR-P), or by a gradient when its embedding is noised (OAR-G); see
-saliency.py for the two signals. Weights follow in two tiers, within one completion:
+Outcome-grounded Advantage Reshaping (arXiv 2601.07408) measures how far the answer's distribution
+moves when we replace token t (OAR-P). OAR-G estimates this by a gradient at a noised embedding.
+saliency.py computes both signals s_t. The weights have two tiers, within one completion:
 
     z_t = log(1 + s_t),   n_t = (z_t - min z) / (max z - min z)
-    tau = the q-quantile of n           q is a level, tau a value: one description mixes them up
+    tau = the q-quantile of n           q is a level, tau a value; one description mixes them up
     w_t = max(n_t / tau, 0.1)                       where n_t <  tau: suppressed
     w_t = 1 + beta (n_t - tau) / (1 - tau)          where n_t >= tau: boosted
-    w_t <- w_t n / sum w                            mean 1: credit moves, the step stays as large
+    w_t <- w_t T / sum w                            T tokens: mean 1, so the step keeps its size
 
-All weights are 1 where the signal says nothing: no box or an empty one, fewer than 2 tokens before
-it, or a flat signal (range below 1e-6 of its largest value, or not finite). Ties need no rule but
-have a consequence: if more than a share q of the tokens tie at the minimum, tau is 0 and nothing is
-suppressed. Advantages of either sign are reshaped. We have not seen the paper's full text; there
-are two public sources, and they disagree: released.py compares them with this file, and
---as-released gives either's weights. For the rest of their recipes, as far as they show it, add
+All weights are 1 if the signal has no information: no box, an empty box, fewer than 2 tokens before
+it, or a flat signal (range below 1e-6 of its largest value, or not finite). Beware of ties: if more
+than a share q of the tokens tie at the minimum, tau is 0 and no token is suppressed. Advantages of
+both signs are reshaped. We have not seen the paper's full text. Two public sources disagree;
+released.py compares them with this file, and --as-released gives the weights of either. For the
+rest of their recipes, as far as they are public, add
 
-    --as-released authors --loss sequence --clip-high 0.2      (how wide their clip is, they omit)
+    --as-released authors --loss sequence --clip-high 0.2      (they do not give their clip width)
     --as-released reproduction --loss constant --num-iterations 4 --mask-truncated
 
-Draws: on the embedded model the ranks from two seeds correlate at 0.78 with 1 draw, 0.94 with 4 and
-0.99 with 16 (examples/fidelity.py), in fp32; a card runs bf16, whose rounding is not far below the
-noise. And a warning: behind a norm, as in a pre-norm transformer's first layer, the length of e_t
-does nothing, so there <dK/de_t, e_t> is blind (examples/fidelity.py --toy).
+Draws of noise: on the embedded model in fp32, the ranks from two seeds correlate at 0.78 with 1
+draw, 0.94 with 4, 0.99 with 16 (examples/fidelity.py). On a card, bf16 rounding is almost as large
+as the noise. A warning: behind a norm, as in a pre-norm transformer's first layer, the length of
+e_t has no effect. There <dK/de_t, e_t> sees nothing (examples/fidelity.py --toy).
 
-What we left out, on purpose: KL to a reference in the loss (theirs has none either), spans of
-tokens instead of tokens, answers scored on labels.
+What we left out, on purpose: KL to a reference in the loss (theirs has none either), weights for
+spans of tokens, scoring against the gold answer.
 """
 import functools
 
@@ -46,18 +46,18 @@ from logprobs import to_device
 
 
 def oar_credit(s, scored, mask, q=0.25, beta=1.0, floor=0.1):
-    """Signal -> token weights: (weights (B, T) fp32, fell_back (B,) bool). Needs tensors alone.
+    """Signal -> token weights: (weights (B, T) fp32, fell_back (B,) bool). It needs only tensors.
 
-    s (B, T) signal, negative values count as 0; scored (B, T) bool: the tokens it is about, all
-    other tokens of mask (B, T) get 1, padding 0. Weights of the scored tokens have mean 1. Rows
-    with fewer than 2 scored tokens, a flat or a non-finite signal fall back to 1 everywhere.
+    s (B, T) signal, negative values count as 0. scored (B, T) bool: the tokens that have a signal.
+    All other tokens of mask (B, T) get 1, padding 0. The scored tokens' weights have mean 1. Rows
+    with fewer than 2 scored tokens, or a flat or non-finite signal, fall back to 1 everywhere.
     """
     scored = scored & mask                                             # (B, T)
     n = scored.sum(1, keepdim=True)                                    # (B, 1)
     finite = (s.isfinite() | ~scored).all(1, keepdim=True)             # (B, 1)
     s = torch.where(scored & finite, s, 0.0).clamp(min=0)              # (B, T)
 
-    # From 0 to 1 within each completion. In float64: log(1 + 1e-9) is 0 in fp32.
+    # Scale to [0, 1] within each completion, in float64: log(1 + 1e-9) is 0 in fp32.
     z = s.double().log1p()                                             # (B, T)
     high = z.masked_fill(~scored, -torch.inf).amax(1, keepdim=True)    # (B, 1)
     low = z.masked_fill(~scored, torch.inf).amin(1, keepdim=True)      # (B, 1)
@@ -76,7 +76,7 @@ def oar_credit(s, scored, mask, q=0.25, beta=1.0, floor=0.1):
 
 
 def credit(config):
-    """The credit function that `grpo.train` wants: Forward -> weights (b, T)."""
+    """The credit function for `grpo.train`: Forward -> weights (b, T)."""
     if config.as_released == "reproduction":
         return released.oar(config)
     if config.as_released == "authors":
@@ -93,8 +93,8 @@ def credit(config):
     def weights(forward):
         mask = forward.completion_mask                       # (b, T)
         spans = saliency.answer_spans(forward)               # (b, 4) on the CPU
-        # Nothing to ask where A = 0, which has no gradient, or where one token alone stands before
-        # the box, which has no spread.
+        # Skip rows with A = 0, which have no gradient, and rows with only one token before the
+        # box: one value has no spread.
         asked = torch.tensor(forward.signs) != 0             # (b,)
         asked = asked & (spans[:, 0] > 1)
         spans = spans.where(asked[:, None], -1)              # (b, 4)
@@ -113,12 +113,12 @@ def main(argv=None):
     add = parser.add_argument
     add("--signal", default="gradient", choices=["gradient", "perturbation"], help="OAR-G or OAR-P")
     add("--outcome", default="mean", choices=["mean", "each", "first", "likelihood"],
-        help="how the answer's shift is read, see saliency.answer_shift")
-    add("--draws", type=int, default=4, help="OAR-G: draws of noise that are averaged")
-    add("--replace", default="pad", choices=["pad", "mean"], help="OAR-P: token put in place")
+        help="how to measure the answer's shift, see saliency.answer_shift")
+    add("--draws", type=int, default=4, help="OAR-G: draws of noise to average")
+    add("--replace", default="pad", choices=["pad", "mean"], help="OAR-P: the replacement token")
     add("--chunk", type=int, default=0, help="OAR-P: copies held at a time; 0: 16,384 tokens")
     add("--as-released", default="no", choices=["no", "authors", "reproduction"],
-        help="a public source's weights, see released.py; overrides the flags above")
+        help="weights of a public source, see released.py; overrides the flags above")
     config = parse(parser, argv)
     if config.draws < 1:
         raise BadInput(f"--draws {config.draws}: must be at least 1.")

@@ -1,12 +1,12 @@
-r"""Others' code to the digit: the weights of GRAIL, OAR and DelTA as they were published.
+r"""The exact weights of the published code of GRAIL, OAR and DelTA.
 
     python grail.py --as-released
     python oar.py --as-released authors             # or: reproduction
     python delta.py --as-released
 
-grail.py, oar.py and delta.py are clean readings; here stands what the public code computes, tested
-on vectors that it gave (tests/test_grail.py, test_oar.py, test_delta.py). Functions have the names
-they have there, so that a diff of two of them is the difference. The tables:
+grail.py, oar.py and delta.py are clean readings. This file computes what the public code computes,
+and tests/test_{grail,oar,delta}.py check it on that code's outputs. A function has the same name
+here and in its clean file, so that a diff shows the difference. The tables of differences:
 
 GRAIL, declare-lab/grail, 749aa4c (w_min is the released configurations', 0.1 in the code):
 
@@ -20,13 +20,13 @@ GRAIL, declare-lab/grail, 749aa4c (w_min is the released configurations', 0.1 in
       before the box
     floor under the log    1e-8 of the row's largest s     1e-8
 
-Three things of it we do in neither: with --num-iterations > 1 it computes the weights again in
-each pass (ours are kept from the first); it finds the box by encoding the text again, which is
-off by one token in common formats (ours: on the sampled ids); and it counts escaped braces, so
-that \boxed{\{} never closes and is no box (ours: a box).
+Neither file copies three things. With --num-iterations > 1 it computes the weights again in each
+pass (ours keeps the first pass's). It finds the box by encoding the text again, which is off by
+one token in common formats (ours uses the sampled ids). And it counts escaped braces, so that
+\boxed{\{} never closes and is not a box (ours: a box).
 
-OAR, two public sources: a fragment of the authors' own (Valsure/Outcome-Grounded-Advantage-
-Reshaping, 8dbc478), and a reproduction in declare-lab/grail, 749aa4c, whose boxes are GRAIL's:
+OAR has two public sources: a fragment by the authors (Valsure/Outcome-Grounded-Advantage-
+Reshaping, 8dbc478), and a reproduction in declare-lab/grail, 749aa4c, which finds boxes as GRAIL:
 
                        oar.py              authors                 reproduction
     scored, noised     before the box      before the answer       the whole completion
@@ -42,11 +42,11 @@ Reshaping, 8dbc478), and a reproduction in declare-lab/grail, 749aa4c, whose box
     added to divisors  1e-8                1e-8                    1e-12
     almost flat signal all ones            stretched over [0, 1]   stretched over [0, 1]
 
-"authors" changes settings alone and runs oar.py's functions, their rule for flat signals included.
-An answer that moves by less than fp32 rounding gives ones in all three here. The authors score a
-text with a closing cue appended and, it seems, the reference answer; ours is the completion as
-sampled, its own answer last. Both sources compute weights anew in every inner pass; ours are kept
-from the first.
+"authors" only changes settings. It runs oar.py's functions, with their rule for flat signals. In
+all three, an answer that moves by less than fp32 rounding gives ones here. The authors append a
+closing cue to the text and, it seems, the reference answer. We score the completion as sampled,
+with its own answer. Both sources compute the weights again in every pass over the batch. Ours keep
+the first pass's.
 
 DelTA, RUCBM/DelTA, cf048bd:
 
@@ -57,8 +57,8 @@ DelTA, RUCBM/DelTA, cf048bd:
     all A of one sign           all ones                       the missing mean is the zero vector
     hidden states               kept from one pass             the same (theirs: K + 2 passes)
 
-What we left out, on purpose: their recipes. What flags say of them stands at the top of grail.py,
-oar.py and delta.py.
+What we left out, on purpose: their training recipes. The tops of grail.py, oar.py and delta.py
+name the flags that come closest.
 """
 from types import SimpleNamespace
 
@@ -75,8 +75,8 @@ def grail_credit(s, mask, spans, advantages, reweight="wrong",
                  w_mean=1.0, w_std=0.5, w_min=0.5, w_max=5.0):
     """Saliency -> token weights, (B, T) fp32. Arguments as in grail.grail_credit.
 
-    Padding gets 0, but not on the box, which is marked whatever the mask says. Raises ValueError
-    for w_std = 0, as the release does, or an unknown `reweight`.
+    Padding gets 0, except on the box, which gets its weights even outside the mask. Raises
+    ValueError for w_std = 0, as the release does, or an unknown `reweight`.
     """
     A = advantages[:, None]  # (B, 1)
     sides = {"wrong": A <= 0, "correct": A > 0, "both": torch.ones_like(A).bool()}
@@ -105,8 +105,8 @@ def grail_credit(s, mask, spans, advantages, reweight="wrong",
 
 
 def gradient_activation(forward, spans, activation="embeddings"):
-    """As saliency.gradient_activation, (b, T), but read one position earlier, where token t is
-    predicted: the saliency of token t is that of token t - 1, of the first that of the prompt."""
+    """As saliency.gradient_activation, (b, T), but read where token t is predicted: token t gets
+    the saliency of token t - 1, and the first token that of the prompt's last."""
     J = saliency.answer_loss(forward, spans)
     if J is None:
         return torch.zeros_like(forward.logprobs)           # (b, T)
@@ -139,7 +139,7 @@ def grail(config):
 
 
 def oar_authors(config):
-    """oar.py's settings as the authors' fragment has them: a changed copy."""
+    """A copy of oar.py's settings, changed to those of the authors' fragment."""
     outcome = "mean"
     if config.signal == "perturbation":
         outcome = "first"
@@ -150,8 +150,8 @@ def oar_authors(config):
 def oar_credit(s, scored, mask, q=0.4, beta=2.0, floor=0.1):
     """Signal -> (weights (B, T) fp32, fell_back (B,) bool), as the reproduction has it.
 
-    Arguments as in oar.oar_credit. Rows without a scored token, of equal signals, or with one that
-    is not finite get ones; this last is ours, theirs hands the NaN on.
+    Arguments as in oar.oar_credit. Rows get ones if no token is scored, if all signals are equal,
+    or if one is not finite. The last rule is ours: the reproduction passes the NaN on.
     """
     scored = scored & mask                                  # (B, T)
     n = scored.sum(1, keepdim=True)                         # (B, 1)
@@ -176,9 +176,9 @@ def oar_credit(s, scored, mask, q=0.4, beta=2.0, floor=0.1):
 
 
 def input_gradient(forward, spans, sigma=1e-3, seed=0):
-    """OAR-G as the reproduction has it, (b, T) fp32: saliency.input_gradient with one draw of noise
-    on the positions that predict the completion up to the box's end, their scores for the tokens
-    that they predict, multiplied by the noisy embeddings, for all of the box."""
+    """OAR-G as the reproduction has it, (b, T) fp32: saliency.input_gradient with one draw. The
+    noise is on the positions that predict the tokens up to the box's end, and the tokens get those
+    positions' scores. The gradient meets the noisy embeddings. K is about the whole box."""
     scores = torch.zeros_like(forward.logprobs)  # (b, T)
     asked = [(i, start, end) for i, (start, _, _, end) in enumerate(spans.tolist()) if start < end]
     if not asked:
@@ -237,8 +237,8 @@ def delta_weights(centroid, inner, advantages, mask, refinements=1, low=0.8, hig
                   zero="low", fresh=False):
     """DelTA's weights: (weights (B, T) fp32, fell_back, a bool () that is always False).
 
-    Arguments as in delta.delta_weights. zero: completions of A = 0 enter the mean with `low`
-    ("low", as released) or with 1 ("one"). fresh: gamma of the last margins, not of those before.
+    Arguments as in delta.delta_weights. zero: completions of A = 0 count in the mean with `low`
+    ("low", as released) or with 1 ("one"). fresh: gamma from the last margins, not the ones before.
     """
     A = advantages[:, None].double()  # (B, 1)
     good = (mask & (A > 0)).double()  # (B, T)

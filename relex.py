@@ -1,30 +1,30 @@
 r"""RELEX: run RL for a while, then predict where the weights will be and skip the rest.
 
-Stack what one tensor has moved since the base model, a flattened row per snapshot, not centred:
+Stack the T snapshots of a tensor, minus the base model's, as flattened rows, not centred:
 
     M[t] = vec(theta_t - theta_0)                     (T, d)      M M' = U diag(sigma^2) U'
 
-The paper's claim: M is nearly one direction, v_1 = M' u_1 / sigma_1, and its coordinate
-c[t] = sigma_1 u_1[t] grows on a line. So fit c = slope * step + intercept, rebuild from the base:
+The paper claims that M is nearly one direction, v_1 = M' u_1 / sigma_1, and that its coordinate
+c[t] = sigma_1 u_1[t] grows linearly. So fit c = slope * step + intercept and add it to the base:
 
     theta(K) = theta_0 + (slope * K + intercept) v_1  =  theta_0 + M' u_1 u_1' h            (d,)
 
-where h (T,) predicts a value at step K from the values at the observed steps, by least squares.
-The right-hand form needs no sign of u_1 and no division by sigma_1, and says what RELEX is: a line
-per weight (full rank, where u u' is the identity), denoised by projecting the path on v_1.
+h (T,) predicts a value at step K from the values at the observed steps, by least squares. The
+right-hand form needs neither the sign of u_1 nor a division by sigma_1. It shows what RELEX does.
+At full rank, u u' is the identity: a line per weight. Rank 1 first projects the path on v_1.
 
     python relex.py --snapshots runs/NAME/snapshots --to 500 --out runs/NAME-500    # --base tiny
     python relex.py ... --to 500 --until 100   # only up to step 100; a real step 500 is scored too
     python evaluate.py --compare OUT/observed-100.jsonl OUT/predicted-500.jsonl
 
-Steps are true optimiser steps: counted by row, snapshots of 5, 10, 15 would be thrown to 190, not
-50. Snapshots are fp32: in bf16 a weight of 0.02 sleeps through 60 steps of 1e-6. A good fit (R^2; 1
-by construction for two) proves nothing outside the window: 5 sqrt(step), seen to 5, is put at 42 at
-step 25, not 25. So the last snapshot, which costs nothing, is always scored beside the prediction.
+Count true optimiser steps, not rows, or snapshots at 5, 10, 15 would be extrapolated to 190, not
+50. Save snapshots in fp32: in bf16 a weight of 0.02 stays the same through 60 steps of 1e-6. A good
+fit (R^2; always 1 for two snapshots) proves nothing outside the window: 5 sqrt(step), seen up to 5,
+is predicted as 42 at step 25, not 25. So we also score the last snapshot: it costs nothing.
 
-What we left out, on purpose: windows, curves, damping, rate schedules (a line presumes a constant
-rate), LoRA (extrapolate the merged weights), a rule for K (choose it on validation data). Source:
-arXiv 2605.21468, whose code subtracts in fp16 and regresses on row numbers, as ours does not.
+What we left out: windows, curves, damping, rate schedules (a line needs a constant rate), LoRA
+(extrapolate the merged weights), a rule for K (choose it on validation data).
+Source: arXiv 2605.21468. Its code subtracts in fp16 and regresses on row numbers; ours does not.
 """
 import argparse
 import json
@@ -46,7 +46,7 @@ GROUPS = {"norms": "norm|ln_", "embedding": "embed|wte|wpe", "lm_head": "lm_head
 
 
 class Fit(NamedTuple):
-    """How far a tensor, or a group of them, obeys the claim. Energies are squared displacements."""
+    """How well a tensor, or a group of them, fits the claim. In sums of squared displacements."""
     total: float  # sum of all sigma^2
     kept: float  # sum of the first `rank` sigma^2
     spread: float  # of the coordinates c around their mean
@@ -57,18 +57,18 @@ class Fit(NamedTuple):
         return self.kept / self.total if self.total else 0.0
 
     @property
-    def r2(self):  # one jump and then standstill is a line too; what never moved has no fit
+    def r2(self):  # a jump and then no change is a line, too: 1. A tensor that never moved: 0
         return self.line / self.spread if self.spread > 1e-12 * self.kept else float(self.kept > 0)
 
 
 def extrapolate(base, rows, steps, to, rank=1):
     """Predict one tensor, of any shape, from its T values `rows` at the distinct true `steps`.
 
-    Returns (tensor like `base` at step `to`, Fit). Raises ValueError for a NaN or infinite value.
+    Returns (tensor like `base` at step `to`, Fit). Raises ValueError for NaN or infinity.
     """
     chunks = [tensor.reshape(-1).split(CHUNK) for tensor in (base, *rows)]  # (chunk,) each
 
-    def displacements():  # (T, chunk); fp64: the difference is exact, the Gram matrix may square it
+    def displacements():  # (T, chunk) in fp64: differences are exact and can be squared
         for start, *later in zip(*chunks):
             yield start, torch.stack([row.to(start.device, torch.float64) - start for row in later])
 
@@ -93,9 +93,9 @@ def extrapolate(base, rows, steps, to, rank=1):
 def relex(base, snapshots, steps, to, rank=1):
     """Extrapolate a whole model: ({name: tensor at step `to`}, {name: Fit}).
 
-    base: a state dict; names that share storage (tied weights) are one tensor, stored once in a
+    base: a state dict. Names that share storage (tied weights) are one tensor, stored once in a
     snapshot. snapshots: a {name: tensor} or `Snapshot` for each of the true optimiser `steps`,
-    ascending. Integer tensors stay. Memory: `base` twice, one tensor T times. Raises as `check`.
+    ascending. Integer tensors stay. Memory: `base` twice, one tensor T times. Raises like `check`.
     """
     check(base, snapshots, steps, to, rank)
     new, fits = {}, {}
@@ -132,16 +132,16 @@ def check(base, snapshots, steps, to, rank):
 
 
 class Snapshot(dict):
-    """{name: file}; indexing opens the file anew for one tensor, so that nothing stays mapped."""
+    """{name: file}. Indexing opens the file for one tensor only, so no file stays mapped."""
     def __getitem__(self, name):
         with safe_open(super().__getitem__(name), "pt") as file:
             return file.get_tensor(name)
 
 
 def find_snapshots(folder):
-    """{true optimiser step: Snapshot}, ascending. Step 0 would be the base, never a row of M."""
+    """{true optimiser step: Snapshot}, ascending. Step 0 is the base and not a row of M."""
     found = {}
-    for path in Path(folder).glob("step_*/*.safetensors"):  # several where they are large
+    for path in Path(folder).glob("step_*/*.safetensors"):  # a large model has several files
         step = path.parent.name.removeprefix("step_")
         if step.isdecimal() and int(step) > 0:
             try:
@@ -173,15 +173,15 @@ def main(argv=None):
     add("--base", default="tiny", type=os.path.expanduser,
         help="the folder or hub id that the run started from")
     add("--snapshots", required=True, type=os.path.expanduser,
-        help="its folder of step_NUMBER folders (--snapshot-every)")
+        help="the run's folder of step_NUMBER folders (--snapshot-every)")
     add("--to", type=int, required=True, help="the optimiser step to predict")
     add("--out", type=lambda name: Path(os.path.expanduser(name)), required=True,
         help="a new folder for the predicted model")
-    add("--until", type=int, default=10**9, help="use the snapshots up to this step only")
-    add("--rank", type=int, default=1, help="directions per tensor; T of them: a line per weight")
+    add("--until", type=int, default=10**9, help="use only the snapshots up to this step")
+    add("--rank", type=int, default=1, help="directions per tensor; with T: a line per weight")
     add("--data", default="arithmetic", type=os.path.expanduser,
-        help="score on the test split of this set, or on a .jsonl")
-    add("--limit", type=int, help="score on the first so many problems only")
+        help="score on the test split of this set, or on a .jsonl file")
+    add("--limit", type=int, help="score on at most this many problems")
     add("--samples", type=int, default=4, help="answers per problem, at temperature 1")
     add("--max-new-tokens", type=int, default=512)
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")

@@ -1,21 +1,21 @@
-r"""Which tokens mattered: how much the answer leans on each token of the completion.
+r"""Which tokens mattered: how much the answer depends on each token of the completion.
 
     spans = answer_spans(forward)                # where the boxes are, in tokens
     gradient_activation    s_t = || dJ/da_t * a_t ||_2              GRAIL   one backward
     input_gradient         s_t = | < dK/de_t, e_t > |               OAR-G   a forward and a backward
     perturbation           s_t = K when token t is replaced         OAR-P   N forwards
 
-a_t: the token's activation (its embedding e_t by default), H numbers. J: negative log-likelihood of
-the box (GRAIL, arXiv 2606.04889; Hadamard product, then the norm). K: how far the distribution of
-the answer moves (OAR, arXiv 2601.07408). The answer is the model's own, right or wrong; the gold
-answer plays no part. effective_sample_size_ratio and top_mass say how concentrated weights are.
+The box: the model's final answer in \boxed{}, right or wrong. The gold answer plays no part. a_t:
+the token's activation, H numbers (by default its embedding e_t). J: negative log-likelihood of the
+box (GRAIL, arXiv 2606.04889: elementwise product, then norm). K: how far the answer's distribution
+moves (OAR, arXiv 2601.07408). effective_sample_size_ratio and top_mass measure concentration.
 
-To copy one into a trainer, take gradient_times_activation, or answer_shift and
-gradient_dot_activation: they need torch alone. The rest says where they are applied.
+To use one in your trainer, copy gradient_times_activation, or answer_shift and
+gradient_dot_activation: they need only torch. The rest finds the positions to apply them to.
 
     python show.py                               # one completion of the tiny model, coloured
 
-The box's last token and what follows get exactly 0: they cannot have moved the answer.
+The box's last token and all later tokens get exactly 0: they cannot change the answer.
 
 What we left out, on purpose: integrated gradients, attention maps.
 """
@@ -36,11 +36,11 @@ NO_BOX = (-1, -1, -1, -1)
 def answer_span(tokenizer, ids, text, which="last"):
     r"""Token positions of the `\boxed{...}` in a completion: (start, content, close, end), or None.
 
-    ids: the sampled ids, n of them; text: their decoding with special tokens skipped, which reward
-    and saliency share. Tokens start..end-1 overlap the box, content..close-1 its content; which:
-    "last" (the one that is rewarded) or "first". A token that holds marker and content at once, as
-    Qwen's `{x` or `}.`, counts as content if any of its characters is. Nothing is encoded again:
-    re-tokenised text is off by one in common formats, so prefixes of the ids are decoded instead.
+    ids: the n sampled ids. text: their decoding without special tokens, as the reward reads it.
+    Tokens start..end-1 overlap the box, content..close-1 its content. which: "last" (the one that
+    is rewarded) or "first". One token can hold both marker and content, such as Qwen's `{x`: it
+    counts as content. The text is not encoded again, because that is off by one token in common
+    formats. Prefixes of the ids are decoded instead.
     """
     box = verify.last_boxed(text) if which == "last" else next(iter(verify.boxed_spans(text)), None)
     if box is None:
@@ -55,9 +55,9 @@ def answer_span(tokenizer, ids, text, which="last"):
 
 
 def token_of(tokenizer, ids, character):
-    """The token that completes this character of the decoding: its place in ids, n past the end."""
+    """Index in ids of the token that completes this character of the text; n if past the end."""
     def characters(i):
-        # A prefix can end inside a multi-byte character, which decodes to U+FFFD until it is whole.
+        # A prefix can end inside a multi-byte character. That decodes to U+FFFD until it is whole.
         prefix = tokenizer.decode(ids[:i + 1], skip_special_tokens=True,
                                   clean_up_tokenization_spaces=False)
         return len(prefix.rstrip("\ufffd"))
@@ -65,8 +65,8 @@ def token_of(tokenizer, ids, character):
 
 
 def tokens_of(tokenizer, ids, text, span):
-    """The slice of the sampled ids that these characters, (begin, end), begin in; up to the end of
-    the text, it takes the stop token in."""
+    """The slice of the sampled ids for the characters (begin, end). At the end of the text it
+    includes the stop token."""
     first = token_of(tokenizer, ids, span[0])
     if span[1] >= len(text):
         return slice(first, len(ids))
@@ -76,7 +76,7 @@ def tokens_of(tokenizer, ids, text, span):
 def answer_spans(forward, which="last"):
     """The boxes of all rows, (b, 4) int64 on the CPU: answer_span's four numbers, -1 without a box.
 
-    They stay on the CPU, where rows are chosen; to_device sends them to the functions of credit.
+    They stay on the CPU, where rows are chosen. to_device copies them for the credit functions.
     """
     spans = [answer_span(forward.tokenizer, ids, text, which)
              for ids, text in zip(forward.sampled, forward.texts)]
@@ -84,7 +84,7 @@ def answer_spans(forward, which="last"):
 
 
 def before_answer(spans, T):
-    """The tokens before the box, (b, T) bool: none where there is no box. spans (b, 4)."""
+    """The tokens before the box, (b, T) bool; none without a box. spans (b, 4)."""
     return torch.arange(T, device=spans.device) < spans[:, :1]  # (b, T)
 
 
@@ -92,10 +92,10 @@ def before_answer(spans, T):
 
 
 def gradient_times_activation(J, activation):
-    """s_t = || dJ/da_t * a_t ||_2 of every position: a scalar J, activation (b, L, H) -> (b, L).
+    """s_t = || dJ/da_t * a_t ||_2 at every position: a scalar J, activation (b, L, H) -> (b, L).
 
-    The graph is kept, because the policy loss is still to be derived from it. autograd.grad asks
-    for the activation only, so no parameter's .grad is touched.
+    It keeps the graph, because the policy loss still needs it. autograd.grad computes the
+    gradient of the activation only, so no parameter's .grad changes.
     """
     gradient, = torch.autograd.grad(J, activation, retain_graph=True)  # (b, L, H)
     product = gradient.float() * activation.detach().float()           # (b, L, H)
@@ -103,9 +103,9 @@ def gradient_times_activation(J, activation):
 
 
 def answer_loss(forward, spans):
-    """J, the negative log-likelihood of all boxes in nats, in the graph; None if there is no box.
+    """J, the negative log-likelihood of all boxes in nats, with graph; None if there is no box.
 
-    The LM head runs at the positions that predict the boxes and nowhere else.
+    The LM head runs only at the positions that predict the boxes.
     """
     boxes = [(i, t) for i, (start, _, _, end) in enumerate(spans.tolist())
              for t in range(start, end)]
@@ -118,9 +118,9 @@ def answer_loss(forward, spans):
 
 
 def activations(forward, which="embeddings"):
-    """What the saliency is taken of, (b, L, H): the embeddings, or the output of a block.
+    """The activations for the saliency, (b, L, H): the embeddings, or the output of a block.
 
-    which: "embeddings", "first", "middle" or "last" (the last block that another one reads).
+    which: "embeddings", "first", "middle" or "last" (in fact the last block but one).
     """
     if which == "embeddings":
         return forward.embeddings
@@ -130,16 +130,16 @@ def activations(forward, which="embeddings"):
 
 
 def gradient_activation(forward, spans, activation="embeddings"):
-    """GRAIL's saliency of every completion token, (b, T) fp32, detached; 0 on padding.
+    """GRAIL's saliency of every completion token, (b, T) fp32, detached, 0 on padding.
 
-    forward: a Forward of b rows, still in the graph. spans (b, 4) on the CPU: see answer_spans;
-    rows of -1 are not asked about and get 0. activation: see activations. One extra backward.
+    forward: a Forward of b rows, with its graph. spans (b, 4) on the CPU: see answer_spans; rows
+    of -1 are skipped and get 0. activation: see activations. One extra backward.
     """
     J = answer_loss(forward, spans)
     if J is None:
         return torch.zeros_like(forward.logprobs)                       # (b, T)
     s = gradient_times_activation(J, activations(forward, activation))  # (b, L)
-    # Not times the mask: NaN times 0 is NaN, and padding may hold anything.
+    # Do not multiply by the mask: padding may hold NaN, and NaN times 0 is NaN.
     s = s.gather(1, forward.position)  # (b, T)
     return torch.where(forward.completion_mask, s, 0.0)
 
@@ -148,14 +148,15 @@ def gradient_activation(forward, spans, activation="embeddings"):
 
 
 def answer_shift(clean, other, ids, outcome="mean"):
-    """How far the answer's distribution moves, in nats: (...), >= 0 but for "likelihood".
+    """How far the answer's distribution moves, in nats: (...), >= 0 except for "likelihood".
 
-    clean, other (..., K, V): logits where the answer's K tokens ids (K,) are predicted. outcome:
-    "mean"        KL(clean || other) of the softmax of the logits' mean over the K positions, as in
-                  both public sources; positions that swap their predictions go unseen
-    "each"        the mean of the K positions' own KLs
-    "first"       the first position's KL
-    "likelihood"  how much less likely the K tokens became, a mean over them: may be negative
+    clean, other (..., K, V): logits at the positions that predict the answer's tokens ids (K,).
+    outcome, where KL is KL(clean || other):
+    "mean"        average the logits over the K positions, then softmax and KL, as both public
+                  sources do; it does not see two positions that swap their predictions
+    "each"        the KL at each of the K positions, then their mean
+    "first"       the KL at the first position
+    "likelihood"  mean drop of the K tokens' log-probabilities; may be negative
     """
     if outcome == "mean":
         clean = clean.mean(-2, keepdim=True)  # (..., 1, V)
@@ -174,7 +175,7 @@ def answer_shift(clean, other, ids, outcome="mean"):
 
 
 def gradient_dot_activation(K, leaf, activation):
-    """| < dK/dx_t, a_t > | of every position, (b, L): K a scalar of leaf x, both (b, L, H)."""
+    """| < dK/dx_t, a_t > | at every position, (b, L). K: a scalar of leaf x. x, a: (b, L, H)."""
     gradient, = torch.autograd.grad(K, leaf)      # (b, L, H)
     return (gradient * activation).sum(-1).abs()  # (b, L)
 
@@ -185,15 +186,14 @@ def input_gradient(forward, spans, draws=4, sigma=1e-3, seed=0, outcome="mean"):
         delta_t ~ N(0, sigma^2 I) before the box, 0 elsewhere
         K = answer_shift(clean, clean embeddings + delta), the clean distribution a constant
 
-    At delta = 0 the gradient of a KL is 0, hence the noise: to first order the gradient is H delta,
-    H the Hessian of K. A draw is thus one random projection of what matters, and may miss it; means
-    over many agree. Noise depends on (seed, draw, the completion's ids) alone, not on padding.
+    At delta = 0 the gradient of a KL is 0, so we add noise. To first order the gradient is then
+    H delta, with H the Hessian of K. One draw is one random projection and can miss a direction;
+    average several. The noise depends on (seed, draw, the completion's ids), not on padding.
 
-    forward, spans: as in gradient_activation. The clean distribution is the forward's own; each
-    draw is another forward and a backward to the embeddings, beside the policy's own graph, so the
-    activations of two forwards are held (recordings of --compile hold one: the policy's forward is
-    gone then, and grpo.update runs it again). No parameter's .grad is touched. A row whose answer
-    moves by less than fp32 rounding gets zeros.
+    forward, spans: as in gradient_activation. Each draw is another forward and a backward to the
+    embeddings. The policy's graph stays alive, so memory holds the activations of two forwards.
+    (Recordings of --compile hold one, so grpo.update runs the policy's forward again.) No
+    parameter's .grad changes. A row whose answer moves by less than fp32 rounding gets zeros.
     """
     scores = torch.zeros_like(forward.logprobs)  # (b, T)
     asked = [(i, *span) for i, span in enumerate(spans.tolist()) if span[1] < span[2]]
@@ -209,7 +209,7 @@ def input_gradient(forward, spans, draws=4, sigma=1e-3, seed=0, outcome="mean"):
         """(K, H) -> a row's (K_i, V) each."""
         return forward.head(hidden.to(clean.dtype)).split(lengths)
 
-    with torch.no_grad():  # the policy's own: run again in another shape, it would differ a little
+    with torch.no_grad():  # from the policy's forward: another shape would round differently
         before = answer_logits(forward.hidden[i, t])
     for draw in range(draws):
         noise = torch.zeros(*scores.shape, clean.shape[2]).to(clean)  # (b, T, H)
@@ -230,14 +230,14 @@ def input_gradient(forward, spans, draws=4, sigma=1e-3, seed=0, outcome="mean"):
 def add_at(clean, position, noise):
     """clean (b, L, H) with noise (b, T, H) added at position (b, T).
 
-    Positions of padding are all the last one; zeros may be added there as often as one likes.
+    All padding has the last position. Only zeros are added there, so repeats do no harm.
     """
     index = position[:, :, None].expand_as(noise)  # (b, T, H)
     return clean.scatter_add(1, index, noise)      # (b, L, H)
 
 
 def layers_again(forward, embeddings):
-    """The layers once more, on other embeddings: (b, L, H) -> (b, L, H). On a card in bf16."""
+    """Run the layers again on other embeddings: (b, L, H) -> (b, L, H). In bf16 on a card."""
     device = embeddings.device.type
     with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
         return forward.layers(embeddings)
@@ -251,11 +251,11 @@ def moved(before, after):
 
 @torch.no_grad()
 def perturbation(forward, spans, outcome="mean", replace="pad"):
-    """OAR-P as it is defined: replace a token, run again, measure; (b, T), 0 from the box on.
+    """OAR-P by its definition: replace a token, run again, measure; (b, T), 0 from the box on.
 
-    replace: by "pad", the padding token, which later tokens see, or by the "mean" embedding of the
-    completion before the box. N forwards for N tokens; the model should be in eval mode, or dropout
-    is measured too. oar.py runs engine/perturb.py: the same numbers from a cache, in half the time.
+    replace by "pad", the padding token, which later tokens see, or by "mean", the mean embedding
+    of the tokens before the box. N tokens need N forwards. Use eval mode, or dropout adds to the
+    shift. oar.py runs engine/perturb.py: the same numbers from a KV cache, in half the time.
     """
     scores = torch.zeros_like(forward.logprobs)  # (b, T)
     table = forward.body.get_input_embeddings()
@@ -283,16 +283,16 @@ def perturbation(forward, spans, outcome="mean", replace="pad"):
 
 
 def effective_sample_size_ratio(weights, mask):
-    """(sum a)^2 / (n sum a^2) of a = |weights| over each row's n tokens, (B,): Kish's effective
-    sample size over n. 1 where all are equal, 1/n where one has all; 0 for a row of zeros."""
+    """(sum a)^2 / (n sum a^2), (B,), with a = |weights| over each row's n tokens: Kish's effective
+    sample size over n. 1 if all are equal, 1/n if one has everything, 0 for a row of zeros."""
     a = torch.where(mask, weights.double().abs(), 0.0)  # (B, T)
     even = mask.sum(1) * a.square().sum(1)              # (B,)
     return (a.sum(1).square() / even.clamp(min=1e-30)).float()
 
 
 def top_mass(weights, mask, share=0.1):
-    """Share of the sum of |weights| held by the largest 10 % of each row's n tokens, (B,): the
-    ceil(0.1 n) largest, so ceil(0.1 n) / n where all are equal; 0 for a row of zeros."""
+    """Share of the sum of |weights| that the ceil(0.1 n) largest of each row's n tokens hold, (B,).
+    That is ceil(0.1 n) / n if all are equal, and 0 for a row of zeros."""
     a = torch.where(mask, weights.double().abs(), 0.0)             # (B, T)
     a = a.sort(1, descending=True).values                          # (B, T)
     k = (mask.sum(1, keepdim=True) * share).ceil()                 # (B, 1)

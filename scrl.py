@@ -1,34 +1,33 @@
-r"""SCRL: a problem that is too hard still teaches, through the part of it that was solved.
+r"""SCRL: the model also learns from problems that it solved only in part.
 
     python scrl.py                          # CPU, two minutes: the embedded model
     python scrl.py --arm both-grpo          # a control, see below; or no-cut
     python scrl.py --make-subproblems gsm8k steps.jsonl     # from reference solutions, no model
     python scrl.py --model Qwen/Qwen3-0.6B --data steps.jsonl
 
-Where all G rollouts fail, GRPO learns nothing. SCRL (Jiang et al., arXiv 2605.22074) has half of
-them, n = G/2, answer K subproblems in blocks <p1>..</p1> to <pK>..</pK>, the last of which is the
-original; the other half answers the original alone and is plain GRPO within itself.
+If all G rollouts fail, GRPO learns nothing. SCRL (Jiang et al., arXiv 2605.22074) splits them into
+two halves. Half of them, n = G/2, answer K subproblems in blocks <p1>..</p1> to <pK>..</pK>. The
+last subproblem is the original. The other half answers only the original, by plain GRPO.
 
     r[i, j] = 1 if the last box in block j of rollout i is right, else 0                      (n, K)
     R[i, j] = r[i, 1] r[i, 2] ... r[i, j]         nothing counts after the first failure      (n, K)
     A[i, j] = (R[i, j] - mean_i R[i, j]) / std_i R[i, j]     down the n rows of each column   (n, K)
 
-A token strictly inside block j of rollout i gets A[i, j], any other token 0. A malformed rollout,
-whose tags are not just these K pairs in order, gets 0 everywhere; its zeros in r count in mean and
-std. The loss is divided by all tokens. So nothing rewards the format: watch `compliance`, the share
-of well-formed rollouts, in the log. The paper's ablation, which we know second-hand, credits the
-prompts alone with most of the gain, hence three baselines:
+A token strictly inside block j of rollout i gets A[i, j]. Any other token gets 0. A rollout is
+malformed if its tags are not exactly these K pairs in order. It gets A = 0 everywhere, and its row
+of r is 0 and counts in mean and std. The loss is divided by all tokens. No reward asks for the
+format, so watch the log's `compliance`, the share of well-formed rollouts. The paper's ablation,
+which we know second-hand, says that most of the gain comes from the prompts. So we add baselines:
 
     --arm both-grpo                  same prompts; every token gets the row's advantage on item K
     --arm no-cut                     r in place of R
     python grpo.py --scale-by-std    all G rollouts on the original, advantages scaled as here
 
-Two choices of ours. The paper does not print its std: ours is the population's + 1e-6, and equal
-columns give 0. Its clip is symmetric; ours is the loop's, 0.2 and 0.28, so that all methods differ
-in credit alone (--clip-high 0.2 for the paper's; with --num-iterations 1 neither ever acts).
+We made two choices. The paper does not define its std. Ours is the population std + 1e-6, and equal
+columns give 0. Its clip is symmetric. Ours is the loop's, 0.2 and 0.28, so that methods differ only
+in credit (--clip-high 0.2 gives the paper's; with --num-iterations 1 no clip acts).
 
-What we left out, on purpose: subproblems written by a large model, a format reward, the system
-turn.
+What we left out: subproblems written by a large model, a format reward, the system turn.
 """
 import bisect
 import json
@@ -44,7 +43,7 @@ from engine.flags import flags, parse
 from grpo import group_advantages, train
 from rollout import answers, rewardable
 
-# The embedded model was warmed up on this very sentence (data/make_tiny.py): one token of its own.
+# The embedded model was warmed up on exactly this sentence (data/make_tiny.py), as one token.
 INSTRUCTION = (r" Solve the numbered problems in order, each inside its own tags <p1> </p1>,"
                r" <p2> </p2> and so on, and end each block with its answer within \boxed{}.")
 TAG = re.compile(r"</?p[0-9]+>")
@@ -53,7 +52,7 @@ TAG = re.compile(r"</?p[0-9]+>")
 def make_prompts(tokenizer, row, config):
     """The prompts of a problem, one for each half of its group: [curriculum, original].
 
-    Raises BadInput unless the row has two or more gradable subproblems that end in its own answer.
+    Raises BadInput unless the row has two or more gradable subproblems, the last with its answer.
     """
     where = f"--data {config.data}: problem {row['id']}"
     items = row.get("subproblems")
@@ -86,8 +85,8 @@ def well_formed(items):
 
 
 def find_spans(text, K):
-    """The insides of K blocks, (start, end) in characters each, or None where the tags after any
-    </think> are not <p1> </p1> ... <pK> </pK> and no others: malformed."""
+    """The insides of K blocks, (start, end) in characters each. None if malformed: the tags after
+    any </think> must be exactly <p1> </p1> ... <pK> </pK>."""
     wanted = []
     for j in range(1, K + 1):
         wanted += [f"<p{j}>", f"</p{j}>"]
@@ -98,12 +97,12 @@ def find_spans(text, K):
 
 
 def tokens_inside(tokenizer, ids, span):
-    """The slice of the sampled ids whose characters all lie in this span of their decoding: a token
-    that a tag shares with a neighbour is in no block. Prefixes are decoded, see saliency.py."""
+    """The slice of the sampled ids whose characters all lie in this span of the text. A token that
+    holds part of a tag is in no block. Prefixes are decoded, see saliency.py."""
     def characters(n):
         prefix = tokenizer.decode(ids[:n], skip_special_tokens=True,
                                   clean_up_tokenization_spaces=False)
-        return len(prefix.rstrip("\ufffd"))  # a character's first bytes wait for the others
+        return len(prefix.rstrip("\ufffd"))  # drop a character that is not complete yet
 
     positions = range(len(ids) + 1)
     first = bisect.bisect_left(positions, span[0], key=characters)
@@ -112,7 +111,7 @@ def tokens_inside(tokenizer, ids, span):
 
 
 def column_advantages(r, cut=True):
-    """Verdicts r (n, K), 0 or 1 -> advantages (n, K), every column normalised on its own."""
+    """Verdicts r (n, K), 0 or 1 -> advantages (n, K), each column normalised on its own."""
     R = r  # (n, K)
     if cut:
         R = r.cumprod(1)
@@ -120,9 +119,9 @@ def column_advantages(r, cut=True):
 
 
 def verdicts(texts, spans, row):
-    """Of one problem's G texts: r (n, K) of the curriculum's blocks, and (n,) of the original.
+    """Grade one problem's G texts: r (n, K) of the curriculum's blocks, and (n,) of the original.
 
-    spans: those of the first n texts; a malformed text (None) has nothing right.
+    spans: the blocks of the first n texts. A malformed text (None) has nothing right.
     """
     items = row["subproblems"]
     n = len(spans)
@@ -137,8 +136,8 @@ def verdicts(texts, spans, row):
 
 
 def subproblem_reward(rollouts, rows, config, tokenizer, model=None):
-    """Rewards (N, G), 1 where the original (in a curriculum row: item K) is right; the tokens'
-    advantages (B, T); figures for the log. Of each problem's rows the first n are curriculum."""
+    """Rewards (N, G), 1 if the original (in a curriculum row: item K) is right; the tokens'
+    advantages (B, T); figures for the log. The first n rows of each problem are curriculum."""
     n = config.group // 2
     mask = rollouts.completion_mask.cpu()                                # (B, T)
     A = torch.zeros(mask.shape)                                          # (B, T)
@@ -184,9 +183,9 @@ SPELLING = str.maketrans("x×÷−–", "**/--", "$, ")
 def split_solution(problem, answer, solution, most=4):
     """(up to `most` subproblems, "") from a reference solution, or ([], why not).
 
-    A step's question is its own sentence with the equation blanked, "Natalia sold ___ clips in
-    May.", which names the quantity, not the way. To give no value away, questions with a number
-    that the problem does not have are left out, and those whose answer is one that it has.
+    A step's question is its sentence with a blank for the equation: "Natalia sold ___ clips in
+    May." It names the quantity, not the calculation. A question must not give a value away, so it
+    is left out if it has a number that the problem lacks, or an answer that the problem has.
     """
     def numbers(text):
         return {float(found.replace(",", "")) for found in re.findall(NUMBER, text)}
@@ -219,7 +218,7 @@ def split_solution(problem, answer, solution, most=4):
 
 
 def make_subproblems(source, out):
-    """Write the problems of `source` whose "solution" can be split to `out`, a new JSONL file."""
+    """Write the problems of `source` whose "solution" can be split into `out`, a new JSONL file."""
     made, counts = [], Counter()
     for row in problems.load_problems(source):
         items, reason = split_solution(row["problem"], row["answer"], str(row.get("solution")))
@@ -249,7 +248,7 @@ def main(argv=None):
     if source_and_out:
         return make_subproblems(*source_and_out)
     if config.group % 2 or config.group < 4:
-        raise BadInput(f"--group {config.group}: each half of it is compared with itself; "
+        raise BadInput(f"--group {config.group}: each half of it is a group of its own; "
                        "take an even number, 4 or more.")
     train(config, make_prompts=make_prompts, reward_fn=subproblem_reward)
 

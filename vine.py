@@ -4,22 +4,22 @@ r"""VinePPO's credit: how much did each line change the chance that the answer w
     python vine.py --cut 8 --continuations 4        # text without lines: a value every 8 tokens
     python vine.py --model Qwen/Qwen3-0.6B --continuations 4
 
-GRPO's advantage judges a whole completion. VinePPO (Kazemnejad et al. 2024, arXiv
-2410.01679) cuts it into lines, and at the end of each it asks the policy how it would go on:
+GRPO's advantage judges a whole completion. VinePPO (Kazemnejad et al. 2024, arXiv 2410.01679) cuts
+the completion into lines. At the end of each line it samples how the policy would continue:
 
-    V(prefix) = share of K continuations that are right, sampled from the policy as rollouts are
+    V(prefix) = share of K continuations that are right, sampled from the policy like rollouts
     A_t       = V(after the line of token t) - V(before it)              the same for the whole line
-    V(end)    = the verdict itself, so that the lines of a completion add up to verdict - V(prompt)
+    V(end)    = the verdict itself, so the lines of a completion sum to verdict - V(prompt)
 
-V is sampled, not learned: its mean is the true chance, whatever K. A line cannot move V(before),
-and V(after) is fair, so A_t gives the gradient of the reward in the mean. A larger K buys less
-noise: the variance is V (1 - V) / K. The log says what V costs: `judging_share` of the seconds,
-`value_tokens`, and `value_variance`, a mean over prefixes.
+V is not a learned network. For any K its mean is the true chance of success, so A_t gives an
+unbiased gradient: V(before) was sampled without the line, which makes it a valid baseline. A larger
+K means less noise: the variance is V (1 - V) / K. The log shows what V costs: `judging_share` of
+the seconds, `value_tokens`, and `value_variance`, a mean over prefixes.
 
-A prefix that several completions of a problem share is sampled once. A continuation gets the tokens
-that its completion had left, and starts from the ids of the prefix, since the same text encoded
-again can be other tokens. K = 9 and the cut at newlines are the released code's, which trains by
-PPO with a KL term at temperature 0.6. We have read the abstract and that code, not the paper.
+A prefix that several completions share is sampled once. A continuation gets the tokens that its
+completion had left, and starts from the ids of the prefix, because the same text encoded again can
+give other tokens. K = 9 and the cut at newlines are the released code's, which trains by PPO with a
+KL term at temperature 0.6. We have read the abstract and that code, not the paper's body.
 
 What we left out, on purpose: continuations as rollouts to learn from, values of earlier steps.
 """
@@ -37,14 +37,14 @@ from verify import verify_all
 
 
 def line_ends(tokenizer, ids, cut="newline"):
-    """Where the lines of a completion end: token counts, ascending, the last of them len(ids).
+    """Where the lines of a completion end: token counts, ascending; the last is len(ids).
 
-    ids: a list. cut: "newline" (blank lines, and a stop token alone, belong to the line before), or
-    an int, for a cut every so many tokens.
+    ids: a list. cut: "newline", or an int to cut after every `cut` tokens. Blank lines, and a stop
+    token alone, belong to the line before.
     """
     if cut != "newline":
         return [*range(cut, len(ids), cut), len(ids)]
-    # A token at a time: a newline is a byte of its own in UTF-8, so no neighbour can hide it.
+    # Decode one token at a time. This is safe: in UTF-8 a newline is always a byte of its own.
     text = {i: tokenizer.decode([i], skip_special_tokens=True) for i in set(ids)}
     ends = [t for t in range(1, len(ids)) if "\n" in text[ids[t - 1]] and text[ids[t]].strip("\n")]
     return [*ends, len(ids)]
@@ -54,9 +54,9 @@ def verdicts(model, tokenizer, prompts, prefixes, rows, samples, max_new_tokens,
              seed=0, batch_size=512):
     """Are K = `samples` continuations of each of P prefixes right? ((P, K) float, tokens sampled).
 
-    prompts, prefixes: P lists of ids each; rows: their problems, P dicts. A prefix and its
-    continuation have max_new_tokens together. The random numbers of a continuation depend on seed,
-    its place in P and its place in K.
+    prompts, prefixes: P lists of ids each. rows: their problems, P dicts. A prefix and its
+    continuation together have at most max_new_tokens. A continuation's random numbers depend on
+    seed, its index in P and its index in K.
     """
     starts = [prompt + prefix for prompt, prefix in zip(prompts, prefixes)]
     left = [max_new_tokens - len(prefix) for prefix in prefixes]  # P counts of tokens
@@ -67,7 +67,7 @@ def verdicts(model, tokenizer, prompts, prefixes, rows, samples, max_new_tokens,
                       max_new_tokens=max(left[i] for i in some), temperature=temperature,
                       seed=seed, batch_size=batch_size)
         tokens += int(more.lengths.sum())
-        # What a row says beyond its own tokens is cut off, which changes nothing before it.
+        # Cut a row at its own limit. This does not change the tokens before it.
         for k, (ids, done) in enumerate(zip(more.sampled, more.finished.tolist())):
             i = some[k // samples]
             whole = prefixes[i] + ids[:left[i]]
@@ -87,7 +87,7 @@ def verdicts(model, tokenizer, prompts, prefixes, rows, samples, max_new_tokens,
 def line_advantages(ends, values, verdict):
     """A (len,) of one completion: V(after) - V(before) on every token of a line.
 
-    ends: see line_ends. values: V before each line, as many; verdict: V after the last one.
+    ends: see line_ends. values: V before each line. verdict: V after the last line.
     """
     V = torch.tensor([*values, float(verdict)])          # (lines + 1,)
     lengths = torch.tensor([0, *ends]).diff()            # (lines,)
@@ -95,22 +95,22 @@ def line_advantages(ends, values, verdict):
 
 
 def line_reward(rollouts, rows, config, tokenizer, model):
-    """Rewards (N, G), advantages of the tokens (B, T), what V cost; see grpo.outcome_reward."""
+    """Rewards (N, G), advantages of the tokens (B, T), the cost of V; see grpo.outcome_reward."""
     rewards, _, _ = outcome_reward(rollouts, rows, config, tokenizer, model)  # (N, G)
     cut = config.cut if config.cut == "newline" else int(config.cut)
     G = config.group
     prompts = [ids[real].tolist() for ids, real in zip(
         rollouts.prompt_ids[::G], rollouts.prompt_mask[::G])]            # N lists of ids
 
-    # What stands before each line, and of all rows together each problem's prefix once.
+    # The prefix before each line. Over all rows, each prefix of a problem is kept once.
     ends, before = [], []
     for row, ids in enumerate(rollouts.sampled):
         ends.append(line_ends(tokenizer, ids, cut))
         before.append([(row // G, tuple(ids[:end])) for end in [0, *ends[row][:-1]]])
     distinct = list(dict.fromkeys(key for keys in before for key in keys))   # P
 
-    # Seeded by the rollouts: new numbers in each step, the same ones after --resume. A CPU's cache
-    # likes few rows at a time, a card takes as many as fit.
+    # Seeded by the rollouts: new numbers in each step, the same ones after --resume. A CPU is
+    # faster with few rows at a time, because of its cache. A card takes as many as fit.
     right, tokens = verdicts(
         model, tokenizer, [prompts[i] for i, _ in distinct],
         [list(prefix) for _, prefix in distinct], [rows[i] for i, _ in distinct],
@@ -134,7 +134,7 @@ def main(argv=None):
     parser = flags("vine", __doc__.split("\n")[0])
     add = parser.add_argument
     add("--continuations", type=int, default=9, help="K, sampled from each prefix for its value")
-    add("--cut", default="newline", help="newline, or a number: a value every so many tokens")
+    add("--cut", default="newline", help="newline, or a number of tokens between two values")
     config = parse(parser, argv)
     if config.continuations < 1:
         raise BadInput(f"--continuations {config.continuations}: must be at least 1.")

@@ -223,9 +223,9 @@ def test_both_reach_a_run(tmp_path, monkeypatch):
 @pytest.mark.parametrize("main, argv, words", [
     (grpo.main, ["--data", "gsm8k"], "not those of --data gsm8k"),
     (grpo.main, ["--data", "mine.jsonl"], "not those of --data mine.jsonl"),
-    (scrl.main, [], "scrl.py has advantages of its own"),
-    (vine.main, [], "vine.py has advantages of its own"),
-    (grpo.main, ["--reward", "random"], "leave --reward random out")])
+    (scrl.main, [], "scrl.py has its own advantages"),
+    (vine.main, [], "vine.py has its own advantages"),
+    (grpo.main, ["--reward", "random"], "leave out --reward random")])
 def test_an_oracle_without_a_meaning_is_refused(main, argv, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = [{"problem": "Start with 7, add 5.", "answer": "12"},

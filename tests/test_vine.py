@@ -382,8 +382,8 @@ def test_the_lines_of_a_completion_add_up(cut):
     (["--cut", "0"], "--cut 0: newline, or a number"), (["--cut", "word"], "--cut word"),
     (["--cut", "9" * 5000], "--cut 99"), (["--continuations", "0"], "--continuations 0"),
     (["--scale-by-std"], "--scale-by-std: vine.py compares"),
-    (["--credit", "shuffled"], "vine.py weighs all tokens alike"),
-    (["--reward", "random"], "chances of a real success")])
+    (["--credit", "shuffled"], "vine.py gives all tokens one weight"),
+    (["--reward", "random"], "the chance of a right answer")])
 def test_settings_without_a_meaning_are_refused(argv, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BadInput, match=words):
