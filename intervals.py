@@ -184,12 +184,12 @@ def say_what_differs(name, headers):
     for key in ("problems", "data_sha256", "samples", "temperature", "top_p", "top_k",
                 "max_new_tokens", "thinking", "code_sha256"):
         values = [header.get(key) for header in headers]
-        if len(set(values)) > 1:
-            print(f"note: {printable(name)}: {key} is {values}")
+        if any(value != values[0] for value in values):
+            print(wrapped(f"note: {printable(name)}: {key} is {values}", 80))
     told = {asked_differently(headers[0], header) for header in headers} - {""}
     for difference_of_prompts in sorted(told)[:1]:
-        print(f"note: {printable(name)}: the files were asked differently: "
-              f"{difference_of_prompts}")
+        print(wrapped(f"note: {printable(name)}: the files were asked differently: "
+                      f"{difference_of_prompts}", 80))
 
 
 def b_against_a(a, b, sizes):
@@ -270,9 +270,10 @@ def print_comparison(args):
     if not a or not b:
         raise BadInput("--compare: give two files, or the word vs between those of A and of B.")
     print(wrapped(f"A: {' '.join(a)}", 80))
-    print(wrapped(f"B: {' '.join(b)}", 80) + "\n")
-    print(f"{'benchmark':32}{'problems':>9}{'A':>7}{'B':>7}{'B - A':>8}{'95 % interval':>17}")
-    for r in compare(a, b):
+    print(wrapped(f"B: {' '.join(b)}", 80))
+    rows = compare(a, b)  # which prints notes of its own
+    print(f"\n{'benchmark':32}{'problems':>9}{'A':>7}{'B':>7}{'B - A':>8}{'95 % interval':>17}")
+    for r in rows:
         ends = f"[{100 * r['low']:+.1f}, {100 * r['high']:+.1f}]"
         p = f"{r['p']:.3f}" if r["p"] >= 0.001 else "<0.001"
         print(f"{fitted(r['name'], 31):32}{r['problems']:9}{100 * r['a']:7.1f}{100 * r['b']:7.1f}"

@@ -211,7 +211,10 @@ def beside_grpo(config, tokenizer, example, alike=0):
 
 def about_run(folder, config):
     """The model, the problems, and the accuracy on held-out ones as far as it was measured."""
-    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    try:
+        summary = dict(json.loads((folder / "summary.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):  # gone or damaged: the end of the run writes it anew
+        summary = {}
     told = [f"{when} the training {100 * summary[when]['sampled']['accuracy']:.1f} % sampled, "
             f"{100 * summary[when]['greedy']['accuracy']:.1f} % greedy"
             for when in ("before", "after") if summary.get(when)]
@@ -224,9 +227,13 @@ def list_pages(folder, config):
     at = folder / "pages"
     if not at.is_dir():
         return
-    steps = [json.loads(line) for line in (folder / "metrics.jsonl").open(encoding="utf-8")]
-    rows = [dict(step, href=f"step_{step['step']:05d}.html") for step in steps]
-    rows = [row for row in rows if (at / row["href"]).exists()]
+    path, rows = folder / "metrics.jsonl", []
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    for step in map(json.loads, lines):
+        href = f"step_{step['step']:05d}.html"
+        # A line of an older version may lack a figure.
+        if (at / href).exists() and step.keys() >= {"reward", "informative", "groups", "length"}:
+            rows.append(dict(step, href=href))
     links = [("one completion of the last step", "../credit.html")]
     links = [link for link in links if (at / link[1]).exists()]
     title = f"{NAMES[config.method]}: pages of {folder.name}"

@@ -205,7 +205,8 @@ def check(config):
         raise BadInput(f"--temperature {config.temperature}: greedy rollouts are all alike; "
                        "take 1.0.")
     if config.compile and config.checkpointing:
-        raise BadInput("--checkpointing: recordings of --compile keep what they compute; take one.")
+        raise BadInput("--checkpointing: recordings of --compile keep what they compute; add "
+                       "--no-compile.")
     at_least_one = ("steps", "prompts", "max_new_tokens", "num_iterations",
                     "tokens_per_microbatch", "eval_samples")
     at_least_zero = ("lr", "warmup", "clip_low", "clip_high", "kl", "eval_problems", "save_every",

@@ -259,11 +259,24 @@ def test_files_that_were_asked_in_two_other_ways_get_one_note(tmp_path, capsys):
     files = [written(tmp_path / str(i), ("d", rows, ASKED | changes))
              for i, changes in enumerate(({}, {"first_prompt": "b"}, {"first_prompt": "a"}))]
     intervals.compare(files[:1], files[1:])
-    assert capsys.readouterr().out == (
+    assert " ".join(capsys.readouterr().out.split()) == (
         "note: d: the files were asked differently: the first prompt was ...'Solve: 1+1?', and is "
-        "now ...'a' (chat template?)\n")
+        "now ...'a' (chat template?)")
     intervals.compare(files[1:2], files[1:2])
     assert capsys.readouterr().out == ""
+
+
+def test_notes_fit_in_80_columns_and_stand_before_the_table(tmp_path, capsys):
+    """Six files, each with a hash of its own; a header that somebody wrote by hand."""
+    rows = {"1": [True], "2": [False]}
+    files = [written(tmp_path / str(i), ("d", rows, ASKED | {
+        "code_sha256": f"{i:016x}", "first_prompt": "word " * i, "top_k": [i]})) for i in range(6)]
+    intervals.print_comparison([*files[:3], "vs", *files[3:]])
+    lines = capsys.readouterr().out.splitlines()
+    notes = [i for i, text in enumerate(lines) if text.startswith("note: d: ")]
+    head = next(i for i, text in enumerate(lines) if text.startswith("benchmark"))
+    assert len(notes) == 3 and max(notes) < head and lines[head + 1].startswith("d ")
+    assert all(len(text) <= 80 for text in lines if str(tmp_path) not in text)
 
 
 def test_only_what_every_file_has_is_compared(tmp_path):

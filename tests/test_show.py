@@ -394,6 +394,29 @@ def test_the_pages_of_a_run_are_linked(tmp_path):
     assert "25.0 % sampled" in listed
 
 
+@pytest.mark.parametrize("summary", [None, "", "[1]", '{"before": 1', '{"before": null}'])
+def test_pages_are_made_without_the_summary(summary, tmp_path):
+    """Nobody writes it between --resume and the end of a run, and a page is no reason to stop. Of a
+    step that an older version logged, or that lost its line, the list says nothing."""
+    config = run_folder(tmp_path)
+    (tmp_path / "summary.json").unlink()
+    if summary is not None:
+        (tmp_path / "summary.json").write_text(summary)
+    logged = [json.loads(line) for line in (tmp_path / "metrics.jsonl").open()]
+    logged[1].pop("groups")
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in logged))
+    for number in (2, 4):
+        run, done = step_of(number, tmp_path, config)
+        show.of_step(run, Letters(), done)
+    page = (tmp_path / "pages/step_00004.html").read_text(encoding="utf-8")
+    assert "reward 0.583 in this step; tiny on arithmetic</p>" in page
+    listed = (tmp_path / "pages/index.html").read_text(encoding="utf-8")
+    assert re.findall(r'href="(step_\d+)', listed) == ["step_00004"]
+    (tmp_path / "metrics.jsonl").unlink()
+    show.list_pages(tmp_path, config)
+    assert "step_0" not in (tmp_path / "pages/index.html").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("reweight, A, weights, words", [
     ("wrong", 0.5, [1.0, 1.0], "--reweight wrong: right completions stay at weight 1"),
     ("correct", -0.5, [1.0, 1.0], "--reweight correct: wrong completions stay at weight 1"),
