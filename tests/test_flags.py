@@ -236,6 +236,12 @@ def test_a_flag_of_evaluate_reaches_it_and_changes_nothing_else(line, changed, m
     assert loaded == [(data, "test", 1 if flag == "--limit" else None), (model, "cpu")]
 
 
+@pytest.mark.parametrize("there, device", [(True, "cuda"), (False, "cpu")])
+def test_evaluate_takes_a_card_where_there_is_one(there, device, monkeypatch):
+    monkeypatch.setattr(evaluate.torch.cuda, "is_available", lambda: there)
+    assert evaluate.flags().parse_args([]).device == device
+
+
 def test_other_flags_of_evaluate(monkeypatch):
     _, loaded, (_, majority) = evaluated(["--majority", "--device", "cuda:1"], monkeypatch)
     assert majority is True and loaded[-1] == ("tiny", "cuda:1")
