@@ -122,14 +122,16 @@ class Run:
             write(self.folder / "held_out.jsonl", "".join(rows))
 
     def summarise(self, **found):
-        """Add to summary.json what is not None; returns all that it holds."""
+        """Add to summary.json what is not None; returns all that it holds. after=None takes the
+        accuracy after the training back: it was that of another step."""
         path = self.folder / "summary.json"
         summary = dict.fromkeys(("step", "before", "after", "example"))
         try:
             summary |= json.loads(path.read_text()) if path.exists() else {}
         except (ValueError, TypeError):
             print(f"{path}: it was damaged, and is written anew.", file=sys.stderr, flush=True)
-        summary |= {name: value for name, value in found.items() if value is not None}
+        summary |= {name: value for name, value in found.items()
+                    if value is not None or name == "after"}
         summary["folder"] = str(self.folder)
         write(path, json.dumps(summary, indent=1))
         return summary
@@ -175,7 +177,10 @@ def open_run(config, optimizer, rows, checkpoint=None, reference=None):
         write(folder / "config.json", json.dumps(vars(config), indent=1))
     except OSError as error:
         raise BadInput(f"--name {folder}: cannot write there ({error.strerror}).") from None
-    return Run(folder, step, settings, config)
+    run = Run(folder, step, settings, config)
+    if checkpoint and step < config.steps:
+        run.summarise(step=step, after=None)
+    return run
 
 
 def say_there_is_no_step_left(folder, step, config):

@@ -10,6 +10,7 @@ import pytest
 
 import evaluate
 import grpo
+import show
 from engine import flags, lines, runs
 
 USUAL = dict(step=7, reward=0.5, informative=11, groups=16, length=31.4, grad_norm=0.25, ess=0.9,
@@ -163,6 +164,34 @@ def test_resuming_with_steps_that_were_done_says_so(short, capsys):
     grpo.main(["--resume", "run", "--steps", "3"])
     out = capsys.readouterr().out
     assert "is left to train" not in out and "step    3" in out
+
+
+def test_a_run_that_goes_on_has_no_accuracy_after_the_training(short, monkeypatch):
+    """What was measured at step 1 stood on the page of step 2, and in the summary of a run that was
+    stopped there."""
+    scores, page = iter((0.125, 0.25, 0.375)), show.of_step
+    monkeypatch.setattr(grpo, "measure", lambda *_: dict.fromkeys(
+        ("sampled", "greedy"), {"accuracy": next(scores)}))
+
+    def stopped(run, *more):
+        page(run, *more)
+        run.signal = 2
+
+    def summary():
+        found = json.loads(Path("run/summary.json").read_text())
+        return found["step"], *(found[when] and found[when]["sampled"]["accuracy"]
+                                for when in ("before", "after"))
+
+    grpo.main([*short, "--steps", "1", "--name", "run", "--pages-every", "1"])
+    assert summary() == (1, 0.125, 0.25)
+    monkeypatch.setattr(show, "of_step", stopped)
+    with pytest.raises(SystemExit):
+        grpo.main(["--resume", "run", "--steps", "3"])
+    assert summary() == (2, 0.125, None)
+    said = Path("run/pages/step_00002.html").read_text(encoding="utf-8")
+    assert "before the training 12.5 %" in said and "after the training" not in said
+    grpo.main(["--resume", "run", "--steps", "2"])
+    assert summary() == (2, 0.125, 0.375)
 
 
 def test_the_demonstration_is_saved_while_it_runs():
