@@ -143,3 +143,10 @@ def test_the_card_s_figures_are_those_of_the_bench():
     assert found["the same in TRL: its own sampler, no vLLM"] == f"{trl:.1f} s"
     grail = bench["step_grail_compiled_2560"]
     assert found["a GRAIL step, layers compiled"].startswith(f"{grail['seconds'] / step:.2f} x")
+
+
+def test_the_verifier_s_table_has_as_many_rows_as_its_page_says():
+    rows = (ROOT / "tests/verify_table.jsonl").read_text(encoding="utf-8").splitlines()
+    refused = sum("known_miss" in row for row in rows)
+    page = (ROOT / "docs/verifier.md").read_text(encoding="utf-8")
+    assert f"| {len(rows):,} rows; {refused} are right answers that we refuse" in page
