@@ -2,15 +2,15 @@ r"""The arms of the study: methods, controls, and GRAIL with one choice changed.
 
     python results/study.py --arms grail,shuffled,level --seeds 3
 
-Two controls of GRAIL ask whether it matters where its weights stand. `shuffled` permutes them
-inside each completion, so that their sizes stay and their places mean nothing; `level` gives every
-token the mean of its completion, so that a completion pulls as hard as under GRAIL and no token of
-it more than another (the mean over all shuffles). `random` asks if the verdict matters: a coin.
-`grail-rounding` is GRAIL with smaller micro-batches, so it should differ by rounding alone.
+Two controls of GRAIL test whether the positions of its weights matter. `shuffled` permutes them
+inside each completion: the sizes stay, the positions mean nothing. `level` gives every token the
+mean weight of its completion, which is the mean over all shuffles: a completion counts as much as
+under GRAIL, and all its tokens count the same. `random` tests if the verdict matters: a coin.
+`grail-rounding` is GRAIL with smaller micro-batches, so it should differ only by rounding.
 
-Two arms know more than a method can. `oracle` puts a wrong completion's blame on its first wrong
-line alone; `vine` samples what each line did to the chance of success, at a price. `entropy` knows
-less: its weight is the token's own entropy.
+Two arms know more than a method can. `oracle` blames only the first wrong line of a wrong
+completion. `vine` samples how each line changed the chance of success, which takes time. `entropy`
+knows less: its weight is the token's own entropy.
 
 The two arms of RECIPE train as the release of GRAIL does: the constant loss, four passes over each
 batch, truncated rows masked. From the second pass on the policy has moved, and the clip can act.

@@ -9,20 +9,20 @@ r"""The study: does token-level credit help, under controls, at a size that anyo
         --test TEST.jsonl --also="--max-new-tokens 512"
     python results/tables.py                      # tables and figures, from the lines alone
 
-A cell is a command that you could type, `python grail.py --seed 3 --lr 0.0002 ...`, run in a worker
-process, and the evaluation of its snapshots. It becomes one line of results/study_GRID.jsonl, in
-full or not at all; a cell that is there is not run again, so stop and start as you like: the worker
-ends its step, and a cell that had saved a checkpoint goes on from it. A worker that is killed costs
-its cell, which the same command runs again. Three phases:
+A cell is one command, `python grail.py --seed 3 --lr 0.0002 ...`, run in a worker process, plus the
+evaluation of its snapshots. It becomes one line of results/study_GRID.jsonl, complete or not at
+all. A finished cell does not run again, so stop and start as you like: the worker ends its step,
+and a cell with a checkpoint continues from it. If a worker is killed, its cell is lost, and the
+same command runs it again. Three phases:
 
     start     the untrained model on the held-out problems
-    sweep     each arm at each learning rate, seeds 100, 101, ...; scored on validation problems,
-              which are the last of the training file and are trained on by nobody: at the end,
-              or, on long chains, along the curve
+    sweep     each arm at each learning rate, seeds 100, 101, ...; scored on validation problems
+              (the last of the training file, on which no run trains): at the end, or, on long
+              chains, along the curve
     final     each arm at its best rate, seeds 0, 1, ...; scored along the curve and at the end
 
-Some arms take the rate of another's sweep: ablations GRAIL's, and on a real model all of them
-GRPO's. --plan trains nothing: until a first cell has been timed, it calls the time unknown.
+Some arms take the rate of another sweep: ablations use GRAIL's, and on a real model all arms use
+GRPO's. --plan trains nothing. Before a first cell has been timed, it calls the time unknown.
 
 What we left out, on purpose: the best point of a curve, sweeps of anything but the learning rate, a
 scheduler for several machines (--arms and --seeds cut the grid; JSONL lines can be joined).

@@ -196,7 +196,7 @@ def test_a_resumed_run_draws_the_same(main, argv, tmp_path, monkeypatch):
 @pytest.mark.parametrize("main, argv, words", [
     (grpo.main, ["--credit", "shuffled"], "grpo.py gives all tokens one weight"),
     (scrl.main, ["--credit", "shuffled"], "scrl.py gives all tokens one weight"),
-    (scrl.main, ["--reward", "random"], "SCRL's verdicts")])
+    (scrl.main, ["--reward", "random"], "SCRL grades")])
 def test_a_control_without_a_meaning_is_refused(main, argv, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BadInput, match=words):
