@@ -46,7 +46,7 @@ def level(config):
 
 
 def without_boost(s, mask, spans, *rest):
-    """grail_credit with 1, not 5, on the content of the box: a box that is nothing but rim."""
+    """grail_credit with 1, not 5, on the content of the box."""
     start, _, _, end = spans.T                                # (b,) each
     return grail_credit(s, mask, torch.stack([start, start, start, end], 1), *rest)
 
@@ -61,8 +61,8 @@ def over_all_tokens(s, mask, spans, *rest):
                        grail_credit(s, mask, spans, *rest))   # (b, T)
 
 
-# How the release trains, GRPO as well as GRAIL. Two things of it stay out: its weights are computed
-# again in each pass, and its learning rate of 1e-6 is for a model 5,000 times as large.
+# The release's training, for GRPO and GRAIL. We leave two things out: it computes the weights again
+# in each pass, and its learning rate of 1e-6 is for a model 5,000 times as large.
 RECIPE = "--loss constant --num-iterations 4 --mask-truncated"
 
 # Name -> (script, its flags, the credit in place of grail.py's own if any).
@@ -82,7 +82,7 @@ ABLATIONS = {
     "grail-all-tokens": (grail, "", functools.partial(grail.credit, credit_fn=over_all_tokens)),
     "grail-no-boost": (grail, "", functools.partial(grail.credit, credit_fn=without_boost)),
     "grail-correct": (grail, "--reweight correct"), "grail-both": (grail, "--reweight both"),
-    # Of the embedded model's three blocks the middle one is the first: saliency.py counts 3 // 2.
+    # The embedded model has three blocks. The middle one is the first: saliency.py takes 3 // 2.
     "grail-first": (grail, "--activation first"), "grail-last": (grail, "--activation last"),
     "correct-level": (grail, "--reweight correct", level),  # as level is to grail
     "grail-rounding": (grail, "--tokens-per-microbatch 1280"),  # a sixth of its default

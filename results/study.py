@@ -40,7 +40,7 @@ import time
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
-os.environ["OMP_NUM_THREADS"] = "1"  # also of the workers; another number rounds otherwise
+os.environ["OMP_NUM_THREADS"] = "1"  # workers inherit it; another number changes the rounding
 os.environ["TQDM_DISABLE"] = "1"
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
@@ -60,16 +60,16 @@ from engine.flags import flags, parse
 
 # ------------------------------------------------------------------------------ the grids
 
-FEW, SWEEP_SEEDS = 4, (100, 101, 102)  # samples a problem, but at the end; seeds of no final cell
+FEW, SWEEP_SEEDS = 4, (100, 101, 102)  # samples per problem before the end; sweep-only seeds
 
-# Of the embedded grid these are asked for by --arms alone.
+# In the embedded grid these arms run only with --arms.
 LATER = ("correct-level", "grpo-release-recipe", "grail-release-recipe", "oracle", "entropy",
          "vine")
 LONG = ["grpo", "oracle", "vine", "grail", "grail-released", "grail-correct", "oar-g", "oar-p",
         "delta", "scrl", "shuffled", "level", "entropy"]
 
-# rate_of: whose sweep an arm takes its rate from, where that is not its own. chosen_by: what the
-# sweep looks at, the accuracy at the end ("sampled") or the mean of the curve.
+# rate_of: the arm whose sweep gives the rate, if not its own. chosen_by: the sweep's measure, the
+# accuracy at the end ("sampled") or the mean of the curve.
 GRIDS = {
     "embedded": dict(arms=[arm for arm in [*ARMS, *ABLATIONS] if arm not in LATER], seeds=10,
                      rates=[5e-5, 1e-4, 2e-4, 4e-4], steps=40, every=10, validation=500,
@@ -95,7 +95,7 @@ def arguments(cell, setup):
     """The command line of a cell, without --name: a list."""
     every = setup["every"]
     if cell["phase"] == "sweep" and chosen_by(setup) == "sampled":
-        every = 0  # the end is all that is looked at
+        every = 0  # only the end is evaluated
     argv = ["--model", setup["model"], "--data", setup["train"], "--device", setup["device"],
             "--steps", setup["steps"], "--snapshot-every", every,
             "--save-every", setup["save_every"], "--eval-problems", 0, "--seed", cell["seed"],
@@ -152,7 +152,7 @@ def run_cell(cell, setup):
             try:
                 find(str(folder))
                 goes_on = ["--resume", folder]
-            except BadInput:  # no whole checkpoint, so from the start
+            except BadInput:  # no complete checkpoint, so start again
                 shutil.rmtree(folder, ignore_errors=True)
                 goes_on = []
             train(cell, setup, "--name", folder, *goes_on)
@@ -163,7 +163,7 @@ def run_cell(cell, setup):
                                      "train": Path(setup["train"]).name})
             line["command"] = shlex.join(["python", f"{script.__name__}.py", *shown])
             line["reward"] = [round(one["reward"], 4) for one in metrics]
-            # Continuations count: a method that samples more than the others pays for them here.
+            # Continuations count, too, so a method that samples more has more tokens here.
             sampled = [one["length"] * config.prompts * config.group + one.get("value_tokens", 0)
                        for one in metrics]
             for k in ("weight_mean", "clipped"):
