@@ -1,13 +1,13 @@
-r"""Gold answers, and public benchmarks: where each lies on the hub, how its rows become problems.
+r"""Public benchmarks: where each is on the hub, and how its rows become problems and gold answers.
 
     rows = benchmarks.fetch("gsm8k", "test")       # a list of dicts: id, problem, answer, ...
     benchmarks.short_gold("7 + 5 = 12. #### 12")   # ("12", ""): what a box can equal
 
-One table, HUB, at the end. A repository is renamed or changed without notice, so the expected
-number of rows is in the table, and a missing column is named. `problems.load_problems` drops golds
-that cannot be graded.
+The table HUB is at the end. Repositories change without notice, so it has the expected number of
+rows, and an error names a missing column. `problems.load_problems` drops gold answers that cannot
+be graded.
 
-What we left out, on purpose: repositories that come with code of their own.
+What we left out, on purpose: repositories that come with their own code.
 """
 import re
 import sys
@@ -18,7 +18,7 @@ from engine.errors import BadInput, reason
 
 
 def after_hashes(solution):
-    """GSM8K: the text after the last `####`, thousands separators out."""
+    """GSM8K: the text after the last `####`, without thousands separators."""
     return solution.rpartition("####")[2].strip().replace(",", "") if "####" in solution else ""
 
 
@@ -33,7 +33,7 @@ def last_box(solution):
 
 
 def strip_dollars(answer):
-    """A value, or a list of values (OlympiadBench): no `$` around it, and 27.0 is 27."""
+    """A value, or a list of values (OlympiadBench), without `$` around it. 27.0 becomes 27."""
     if isinstance(answer, list):
         return ", ".join(strip_dollars(one) for one in answer)
     text = str(answer).strip()
@@ -42,11 +42,11 @@ def strip_dollars(answer):
     return text[:-2] if re.fullmatch(r"-?\d+\.0", text) else text
 
 
-# What tables write where an answer is missing. "none" alone can be an answer.
+# What tables write for a missing answer. "none" is not here: it can be an answer.
 MISSING = {"", "nan", "-nan", "inf", "+inf", "-inf", "None", "null", "n/a", "#n/a", "<na>", "nat",
            "NA", "NULL", "?", "-", "--", "tbd", "todo", "unknown", "missing", "#ref!", "#div/0!",
            "#value!", "#name?", "#num!"}
-# What makes a sentence of a text: a claim, or a step of an argument.
+# Words of a sentence: a claim, or a step of an argument.
 CLAIMS = re.compile(r"\b(is|are|was|were|has|have|had|equals?|gives?|gets?|so|thus|therefore|"
                     r"hence)\b", re.I)
 
@@ -54,9 +54,9 @@ CLAIMS = re.compile(r"\b(is|are|was|were|has|have|had|equals?|gives?|gets?|so|th
 def short_gold(answer):
     r"""The answer in a column that may hold a whole solution: (gold, "" or why there is none).
 
-    What follows the last `####` (GSM8K), else the content of the last box (MATH), of the last
-    `<answer>`, or what follows "answer is"; else the text as it is, unless it is a sentence or a
-    text of several lines, which no box equals.
+    Takes the first that it finds: the text after the last `####` (GSM8K), the content of the last
+    box (MATH), that of the last `<answer>`, the text after "answer is". Otherwise the gold is the
+    text itself. A sentence or a text of several lines is no gold, because no box equals it.
     """
     text = "" if answer is None else str(answer).strip()
     marked = re.findall(r"<answer>(.*?)</answer>", text, re.S)
@@ -82,8 +82,8 @@ def short_gold(answer):
 
 
 def is_sentence(text):
-    """Is a number said in so many words here ("There are 12 ways to do it") that no box, which
-    holds the number alone, equals it? Words in LaTeX's braces do not count, nor do units."""
+    """Is this a sentence around a number ("There are 12 ways to do it")? A box holds only the
+    number, so it would not equal this. Units and words in LaTeX's braces do not count."""
     text = without_braces(text)
     words = re.findall(r"[A-Za-z]{2,}", re.sub(r"\\[A-Za-z]+", " ", text))
     return bool(re.search(r"\d", text)) and (
@@ -91,7 +91,7 @@ def is_sentence(text):
 
 
 def without_braces(text):
-    """The text, at most 2,000 characters, with 0 in place of whatever LaTeX's braces hold."""
+    """The text, at most 2,000 characters, with 0 for each pair of LaTeX's braces."""
     text = text[:2000]
     inner = re.compile(r"\{[^{}]*\}")
     while inner.search(text):
@@ -140,13 +140,13 @@ HUB = {
 
 
 def fetch(name, split):
-    """Fetch a set of HUB by the table's mapping; a row count other than expected is said aloud."""
+    """Fetch a set of HUB as the table says. Prints a note if the number of rows is not expected."""
     source = HUB[name]
     if split not in source.splits:
         raise BadInput(f"--data {name}: it has no {split} split, only {', '.join(source.splits)}.")
     hub_split, expected = source.splits[split]
     try:  # anything can fail here: the import, a proxy, a script, a table of another shape
-        import datasets  # here, not above: a second and a half that local files need not pay
+        import datasets  # here, not above: it takes 1.5 s, which local files do not need
 
         table = datasets.load_dataset(source.hub, source.config, split=hub_split)
     except Exception as error:

@@ -70,7 +70,7 @@ def token_scale(mask, loss, max_new_tokens):
 
 
 def clipped_surrogate(ratio, A, low, high):
-    """min(ratio A, clip(ratio, 1 - low, 1 + high) A), (B, T): whatever the sign of A."""
+    """min(ratio A, clip(ratio, 1 - low, 1 + high) A), (B, T), for both signs of A."""
     return torch.min(ratio * A, ratio.clamp(1 - low, 1 + high) * A)
 
 

@@ -1,13 +1,13 @@
-"""What a number is worth: intervals that cover, and whether B really beats A.
+"""Confidence intervals, and a test of whether B really beats A.
 
     interval(scores[:, None])                                  # (N,) -> (2, 1): low and high
     python evaluate.py --compare a.jsonl b.jsonl               # with seeds: a0 a1 a2 vs b0 b1 b2
 
-A score is one number a problem. Problems are drawn from a larger population, so intervals come from
-them and not from the samples, which repeat a problem. The statistics above the files stand alone.
+A score is one number per problem. The problems are a random draw from a larger population, but
+samples of one problem are not independent. So we resample problems, not samples.
 
 What we left out, on purpose: normal theory for large sets (the bootstrap needs none), Bayesian
-intervals, corrections for many comparisons: state how many you made.
+intervals, corrections for many comparisons. Report how many comparisons you made.
 """
 import functools
 import math
@@ -43,10 +43,10 @@ def t_quantile(df, inside=0.95):
 
 
 def bootstrap(values, sizes=None, resamples=2000):
-    """Means of values (N, S), one statistic a column, over problems drawn with replacement: (R, S).
+    """Means of values (N, S), one column per statistic, over resampled problems: (R, S).
 
-    `sizes` splits the N rows into benchmarks, each resampled on its own. Deviations are widened by
-    sqrt(n / (n - 1)) t / z, without which the percentile interval is too short for small n
+    `sizes` splits the N rows into benchmarks, and each is resampled on its own. For small n the
+    percentile interval is too short, so deviations are widened by sqrt(n / (n - 1)) t / z
     (Hesterberg 2015, "expanded percentile").
     """
     generator, means, spread = torch.Generator().manual_seed(0), [], []
@@ -70,13 +70,13 @@ def middle95(draws):
 def interval(values):
     """95 % interval for the mean of scores in [0, 1] over problems: (N, S) -> (2, S).
 
-    By bootstrap over problems. Below 200 problems, or where the right or the wrong ones are worth
-    fewer than 10, resampling cannot see the rare ones (0 of 30 would give [0, 0]). There it is
-    Wilson's score interval with t for z and with the n that explains the spread of the scores:
+    By bootstrap over problems. With few problems (N < 200), or few right or wrong ones (sum below
+    10), resampling misses the rare ones: 0 of 30 would give [0, 0]. Then it is Wilson's score
+    interval with t in place of z, and with the n that explains the spread of the scores:
 
         n = m (1 - m) / (s^2 / N),    s^2 = variance over problems + 0.1 (m^2 + (1 - m)^2) / N
 
-    The last term stands for a tenth of a right and a tenth of a wrong problem that were not drawn.
+    The last term adds a tenth of a right and a tenth of a wrong problem that were not drawn.
     """
     N, m = len(values), values.mean(0)                                               # (S,)
     if N < 2:
@@ -93,10 +93,10 @@ def interval(values):
 
 
 def seed_variance(x):
-    """Variance of a side's mean score due to its S training seeds alone: x (S, N, ...) -> (...).
+    """Variance of a side's mean score that comes from its S training seeds: x (S, N, ...) -> (...).
 
-    The variance between seeds, less what the residual of seed x problem explains: that is sampling
-    noise, which the bootstrap over problems has already. 0 for a single seed.
+    It is the variance between seeds minus the part from the seed x problem residual. That part is
+    sampling noise, which the bootstrap over problems already includes. 0 for a single seed.
     """
     S, N = x.shape[:2]
     rest = x - x.mean(0, True) - x.mean(1, True) + x.mean((0, 1), True)              # (S, N, ...)
@@ -107,8 +107,8 @@ def seed_variance(x):
 def difference(a, b, sizes=None):
     """Draws of score(B) - score(A), (R, M), from a (S_a, N) or (S_a, N, M) and b, problems paired.
 
-    Level one, problems: resampled within each benchmark, both sides together. Level two, seeds: two
-    or three are too few to resample (three give ten resamples), so theirs is Student's t.
+    Level one, problems: resample within each benchmark, both sides together. Level two, seeds: two
+    or three are too few to resample (three give ten resamples), so we use Student's t.
     """
     draws = bootstrap((b.mean(0) - a.mean(0)).reshape(a.shape[1], -1), sizes)        # (R, M)
     df = len(a) + len(b) - 2
@@ -121,9 +121,9 @@ def difference(a, b, sizes=None):
 
 
 def sign_test(d):
-    """Exact two-sided sign test: (problems where B is better, worse, p). Ties have no sign.
+    """Exact two-sided sign test: (problems where B is better, worse, p). Ties do not count.
 
-    A tie is one up to rounding: two seeds' 0.1 + 0.2 is not 0.3 + 0.0 in any precision.
+    Ties are found up to rounding, because 0.1 + 0.2 of two seeds is not exactly 0.3 + 0.0.
     """
     better, worse = int((d > 1e-9).sum()), int((d < -1e-9).sum())
     tail = sum(math.comb(better + worse, i) for i in range(min(better, worse) + 1))
@@ -131,7 +131,7 @@ def sign_test(d):
 
 
 def problems_needed(d):
-    """Problems at which a true paired difference of 0.01 shows in 80 % of 5 % level tests."""
+    """Problems needed to detect a true paired difference of 0.01: 5 % level, 80 % power."""
     return math.ceil(((Z + 0.841621) / 0.01) ** 2 * d.var().item())
 
 
@@ -139,7 +139,7 @@ def problems_needed(d):
 
 
 def pools(sizes):
-    """Rows of a table from {benchmark: N}: (title, benchmarks, weights), averages if several."""
+    """Table rows of {benchmark: N}: (title, benchmarks, weights), with averages if several."""
     rows, total = [(name, [name], [1.0]) for name in sizes], sum(sizes.values())
     return rows if len(sizes) == 1 else rows + [
         ("average by benchmark", list(sizes), [1 / len(sizes)] * len(sizes)),
@@ -147,7 +147,7 @@ def pools(sizes):
 
 
 def compare(paths_a, paths_b):
-    """Rows (dicts) of B against A in strict accuracy; several files of a side are its seeds."""
+    """Rows (dicts) of B against A in strict accuracy. Several files of a side are its seeds."""
     try:
         files = [read_samples(path)[0] for path in [*paths_a, *paths_b]]
     except OSError as error:
@@ -168,19 +168,19 @@ def compare(paths_a, paths_b):
     rows = []
     for title, names, weights in pools({name: x.shape[1] for name, x in scores.items()}):
         sizes = [scores[name].shape[1] for name in names]
-        x = torch.cat([scores[name] * (w * sum(sizes) / n)  # so the plain mean is the weighted one
+        x = torch.cat([scores[name] * (w * sum(sizes) / n)  # now the plain mean is weighted
                        for name, w, n in zip(names, weights, sizes)], 1)             # (files, N)
         rows.append({"name": title, **b_against_a(x[:len(paths_a)], x[len(paths_a):], sizes)})
     return rows
 
 
 def share_right(records):
-    """Of one problem's samples, strictly."""
+    """Share of one problem's samples that is right (strict)."""
     return sum(record["strict"] for record in records) / len(records)
 
 
 def say_what_differs(name, headers):
-    """A note on each setting of this benchmark in which the files are not alike."""
+    """Print a note for each setting of this benchmark in which the files differ."""
     for key in ("problems", "data_sha256", "samples", "temperature", "top_p", "top_k",
                 "max_new_tokens", "thinking", "code_sha256"):
         values = [header.get(key) for header in headers]
@@ -193,7 +193,7 @@ def say_what_differs(name, headers):
 
 
 def b_against_a(a, b, sizes):
-    """A row of `compare` from scores a (S_a, N), b (S_b, N), a line of `sizes` a benchmark."""
+    """A row of `compare` from scores a (S_a, N), b (S_b, N); `sizes`: problems per benchmark."""
     d = b.mean(0) - a.mean(0)                                                        # (N,)
     low, high = middle95(difference(a, b, sizes))[:, 0].tolist()
     better, worse, p = sign_test(d)
@@ -211,13 +211,13 @@ def b_against_a(a, b, sizes):
 
 
 def fitted(name, width):
-    """A name for a column of this width, the rest of a longer one cut away."""
+    """A name for a column of this width. A longer name is cut."""
     name = printable(name)
     return name if len(name) <= width else name[:width - 1] + "\u2026"
 
 
 def print_results(results, ks, majority=False):
-    """Tables, 80 columns wide, of {benchmark: dict of evaluate}: per cent, 95 % intervals."""
+    """Print {benchmark: dict of evaluate} as tables of 80 columns: per cent, 95 % intervals."""
     wide = {"accuracy": "accuracy (strict)"} | {f"pass@{k}": f"Pass@{k}" for k in ks}
     slim = ["lenient", *["majority"] * majority, "truncated", "length"]
     heads = ["problems", *wide.values(), *slim]
@@ -247,10 +247,10 @@ def print_results(results, ks, majority=False):
 
 
 def averaged(per_problem, weights, columns):
-    """Weighted mean of benchmarks and its interval: (mean, low, high), lists, a column each.
+    """Weighted mean of benchmarks and its interval: (mean, low, high), lists over columns.
 
-    The interval adds up those of the benchmarks (MOVER): its lower half is
-    sqrt(sum_b (w_b (m_b - low_b))^2), the upper alike, so small sets keep their correction.
+    It combines the benchmarks' intervals (MOVER): the lower half is
+    sqrt(sum_b (w_b (m_b - low_b))^2), the upper the same. So small sets keep their correction.
     """
     mean, below, above = 0, 0, 0
     for scores, w in zip(per_problem, weights):
@@ -268,7 +268,7 @@ def print_comparison(args):
     cut = args.index("vs") if "vs" in args else 1 if len(args) == 2 else 0
     a, b = args[:cut], args[cut + ("vs" in args):]
     if not a or not b:
-        raise BadInput("--compare: give two files, or the word vs between those of A and of B.")
+        raise BadInput("--compare: give two files, or put the word vs between A's and B's files.")
     print(wrapped(f"A: {' '.join(a)}", 80))
     print(wrapped(f"B: {' '.join(b)}", 80))
     rows = compare(a, b)  # which prints notes of its own
@@ -280,18 +280,18 @@ def print_comparison(args):
               f"{100 * r['difference']:+8.1f}{ends:>17}")
         print(f"  {r['verdict']}; better/worse {r['better']}/{r['worse']}; sign p {p}; "
               f"needed {r['needed']}")
-    print("\nbetter/worse: problems; sign p: of the sign test on these two numbers\n"
-          "needed: problems at which a true difference of 1 point would show 4 times in 5")
+    print("\nbetter/worse: number of problems; sign p: of the sign test on these two numbers\n"
+          "needed: problems needed to detect a true difference of 1 point 4 times in 5")
     print(about_seeds(len(a), len(b)))
 
 
 def about_seeds(a, b):
-    """What so many runs a side can say, in a sentence; two runs a side say something of both."""
+    """A sentence on what this number of runs per side can show."""
     if a == b == 1:
-        return ("one run each: this is about these two checkpoints, not about the methods; give\n"
-                "several seeds a side")
+        return ("one run each: this compares two checkpoints, not two methods; give several seeds\n"
+                "per side")
     if a == 1 or b == 1:
         side = "A" if a == 1 else "B"
-        return (f"one run of {side}: what another seed of it would give is not in the interval; "
-                "give\nseveral seeds a side")
+        return (f"one run of {side}: the interval does not include how its seeds differ; give\n"
+                "several seeds per side")
     return f"{a} runs of A, {b} of B: the interval is over problems and seeds"

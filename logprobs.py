@@ -1,12 +1,12 @@
-r"""What the policy thinks of its rollouts: one forward, log-probabilities of what was sampled.
+r"""The policy's log-probabilities of its own rollouts, by one forward pass.
 
     forward = forward_pass(model, rollouts, rows, temperature, ...)
-    forward.logprobs                    # (b, T), in the graph: what the loss differentiates
+    forward.logprobs                    # (b, T), with graph: what the loss differentiates
     forward.embeddings, forward.hidden  # what a credit function may look at
 
-Sampler and scorer must mean the same distribution: same temperature, no cut-offs, log-softmax in
-fp32. The head's logits, (B, T, V), would be the largest tensor of all and never exist: the head
-runs on a few hundred tokens at a time, and again in the backward.
+Sampler and scorer must use the same distribution: same temperature, no top-k or top-p, log-softmax
+in fp32. The logits, (B, T, V), would be the largest tensor of all, so they never exist at once: the
+LM head runs on a few hundred tokens at a time, and again in the backward.
 
 What we left out, on purpose: packing several completions into one row (completions of similar
 length run together instead, see grpo.microbatches), value heads.
@@ -22,28 +22,28 @@ from engine import graphs
 @dataclass
 class Forward:
     """The live forward of b rows of at most L tokens: what a credit function may look at."""
-    rows: torch.Tensor             # (b,) which of the batch's B rows these are
+    rows: torch.Tensor             # (b,) the numbers of these rows among the batch's B
     ids: torch.Tensor              # (b, L) prompt, completion, padding
-    position: torch.Tensor         # (b, T) where completion token t stands in the row of L
+    position: torch.Tensor         # (b, T) index of completion token t in its row of ids
     completion_ids: torch.Tensor   # (b, T)
     completion_mask: torch.Tensor  # (b, T) bool, stop token included
-    logprobs: torch.Tensor         # (b, T) of the completion tokens, 0 on padding, in the graph
-    embeddings: torch.Tensor       # (b, L, H) output of the embedding layer, in the graph
-    hidden: torch.Tensor           # (b, T, H) what the LM head reads where it predicts token t
+    logprobs: torch.Tensor         # (b, T) of the completion tokens, 0 on padding, with graph
+    embeddings: torch.Tensor       # (b, L, H) output of the embedding layer, with graph
+    hidden: torch.Tensor           # (b, T, H) what the LM head reads to predict token t
     head: torch.nn.Module          # the LM head, H -> V, see lm_head
     temperature: float = 1.0
     entropy: torch.Tensor = None   # (b, T) in nats, without gradient
     hidden_states: tuple = None    # (b, L, H) each: embeddings, block outputs; None if recorded
     layers: Callable = None        # (b, L, H) -> (b, L, H), from embeddings to what the head reads
-    body: torch.nn.Module = None   # the same as a module, which takes a cache as well
-    version: int = None            # of the recordings it came from, see engine/graphs.py
+    body: torch.nn.Module = None   # the same as a module that also takes a KV cache
+    version: int = None            # version of the recordings used, see engine/graphs.py
     texts: list = None             # b strings
     sampled: list = None           # b lists of the sampled ids, on the CPU
     rewards: torch.Tensor = None   # (b,)
     advantages: torch.Tensor = None  # (b,)
-    signs: list = None             # b of -1, 0, 1: the advantages', on the CPU
+    signs: list = None             # b signs of the advantages: -1, 0, 1; on the CPU
     tokenizer: object = None
-    metrics: dict = field(default_factory=dict)  # what credit wants in the log: name -> (b,)
+    metrics: dict = field(default_factory=dict)  # credit functions log here: name -> (b,)
 
     def __post_init__(self):
         if self.signs is None and self.advantages is not None:
@@ -51,7 +51,7 @@ class Forward:
 
 
 class ScaledHead(torch.nn.Module):
-    """The LM head of a model that scales its logits or caps them: cap tanh(scale z / cap)."""
+    """The LM head of a model that scales or caps its logits: cap tanh(scale z / cap)."""
 
     def __init__(self, head, scale, cap):
         super().__init__()
@@ -66,13 +66,13 @@ class ScaledHead(torch.nn.Module):
         return logits
 
     def slope(self, logits):
-        """How much each logit moves with the LM head's own outcome z: d logit / dz, (..., V)."""
+        """Derivative of each logit by the LM head's own output z: d logit / dz, (..., V)."""
         return self.scale * (1 - (logits / self.cap).square() if self.cap else 1.0)
 
 
 def lm_head(model):
-    """From what the last layer gives to the logits, H -> V: the model's own LM head, and what its
-    config says is done with the outcome. The load's self-test checks it, see models.py."""
+    """The module from the last layer's output to the logits, H -> V: the model's LM head, with the
+    scale or cap that its config names. A self-test at every load checks it, see models.py."""
     config, head = model.config, model.get_output_embeddings()
     scale = 1.0
     for name in ("logit_scale", "lm_head_multiplier", "output_multiplier"):  # Cohere, Falcon-H1
@@ -85,7 +85,7 @@ def lm_head(model):
 
 def scores(logits, y, temperature):
     """Log-probability of y (M,) and entropy (M,) under the logits (M, V) at this temperature."""
-    # fp32 before the softmax: log-probs taken in bf16 are off by up to 0.004.
+    # Convert to fp32 before the softmax: log-probs computed in bf16 are off by up to 0.004.
     logits = logits.float() / temperature  # (M, V)
     normaliser = logits.logsumexp(-1)      # (M,)
     logprobs = logits.gather(1, y[:, None])[:, 0] - normaliser  # (M,)
@@ -96,20 +96,20 @@ def scores(logits, y, temperature):
 
 
 def to_device(values, device):
-    """A tensor of these numbers there, sent without waiting for what the card still has to do."""
+    """A tensor of these numbers on `device`, copied without a GPU sync."""
     values = torch.as_tensor(values)
     waits = device.type == "cuda" and values.device.type == "cpu"
     return values.pin_memory().to(device, non_blocking=True) if waits else values.to(device)
 
 
 def token_logprobs(hidden, head, ids, mask, temperature=1.0, chunk=512, count=None, fused=None):
-    """log pi(token | what came before) at this temperature, without ever holding (B, T, V).
+    """log pi(token | earlier tokens) at this temperature, without ever holding (B, T, V).
 
-    hidden (B, T, H) at the positions that PREDICT the tokens ids (B, T), so no shift is left to the
-    caller; mask (B, T) bool. Returns logprobs (B, T) fp32 with gradient and entropy (B, T) without;
-    both 0 off the mask. The head runs on `chunk` tokens at a time and again in the backward. count:
-    how many are on the mask, for a caller that knows; else the card is asked, which is to wait.
-    fused(h, y, temperature): in place of all this (--compile).
+    hidden (B, T, H) at the positions that PREDICT the tokens ids (B, T): the caller has already
+    shifted them. mask (B, T) bool. Returns logprobs (B, T) fp32 with gradient and entropy (B, T)
+    without; both 0 outside the mask. The head runs on `chunk` tokens at a time and again in the
+    backward. count: the number of tokens on the mask; passing it avoids a GPU sync.
+    fused(h, y, temperature) replaces the chunks (--compile).
     """
     def head_on(h, y):
         return scores(head(h), y, temperature)
@@ -131,12 +131,12 @@ def token_logprobs(hidden, head, ids, mask, temperature=1.0, chunk=512, count=No
 
 
 def forward_pass(model, rollouts, rows, temperature=1.0, logprobs=None, **about):
-    """Score completions `rows`, b row numbers, with the policy: one forward, as a Forward.
+    """Score completions `rows`, b row numbers, with one forward of the policy. Returns a Forward.
 
-    logprobs (B, T): the sampler's own, for a caller that needs no gradient; the LM head is then
-    spared, and there is no entropy. about: more of Forward's fields (texts, advantages, ...).
+    logprobs (B, T): a caller without gradient can pass the sampler's. The LM head then does not
+    run, and there is no entropy. about: more of Forward's fields (texts, advantages, ...).
     """
-    sizes = [rollouts.sizes[int(i)] for i in rows]  # from the CPU: reading the GPU would wait
+    sizes = [rollouts.sizes[int(i)] for i in rows]  # on the CPU, which avoids a GPU sync
     sampled = [rollouts.sampled[int(i)] for i in rows]
     rows = to_device(rows, rollouts.lengths.device)  # (b,)
     ids, position, completion_ids, mask = join(rollouts, rows, sizes)
@@ -161,12 +161,12 @@ def forward_pass(model, rollouts, rows, temperature=1.0, logprobs=None, **about)
 
 
 def join(rollouts, rows, sizes):
-    """Prompt and completion of each row, joined: ids (b, L), and position, completion ids and mask,
+    """Join prompt and completion of each row: ids (b, L), and position, completion ids and mask,
     (b, T) each.
 
-    The padding is squeezed out to the right, L = the longest row. No mask is then needed, since
-    causality hides what follows; left padding would make positions that see no key at all, which
-    some PyTorch builds turn into NaN.
+    All padding moves to the right, and L is the longest row. So no attention mask is needed, since
+    causal attention never reads later tokens. With left padding some positions would see no key at
+    all, which some PyTorch builds turn into NaN.
     """
     T = max(completion for _, completion in sizes)
     L = max(prompt + completion for prompt, completion in sizes)
@@ -178,12 +178,12 @@ def join(rollouts, rows, sizes):
     ids = ids.gather(1, left)[:, :L]                                  # (b, L)
     prompt_lengths = rollouts.prompt_mask[rows].sum(1, keepdim=True)  # (b, 1)
     position = prompt_lengths + torch.arange(T, device=ids.device)    # (b, T)
-    position = position.clamp(max=L - 1)  # (b, T) beyond a row's end any position will do
+    position = position.clamp(max=L - 1)  # (b, T) on padding any valid position will do
     return ids, position, completion_ids, mask
 
 
 def run_layers(model, embeddings):
-    """(what the LM head reads (b, L, H), hidden states or None, the layers as a function)."""
+    """(the LM head's input (b, L, H), hidden states or None, the layers as a function)."""
     if "graphs" in vars(model):  # recorded, see engine/graphs.py
         return model.graphs(embeddings), None, model.graphs
     body = model.base_model

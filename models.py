@@ -1,11 +1,11 @@
-"""Which model folders can be trained, and the proof, at every load, that this one can.
+"""Load a model, and check at every load that the loop computes it correctly.
 
     model, tokenizer = models.load_policy("Qwen/Qwen3-0.6B")
 
-The loop runs a model in parts: embeddings, layers and LM head for the loss; a cache, token by
-token, for the sampler. Architectures put more between those parts than is written in any list, and
-a part left out makes wrong numbers in silence. So `self_test` compares, on two short prompts, what
-the parts say with what the whole model says. docs/models.md lists what passed.
+The loop runs a model in parts: embeddings, layers and LM head for the loss; a KV cache, token by
+token, for the sampler. Some architectures do more between those parts. If the loop left that out,
+the numbers would be wrong without an error. So `self_test` compares the parts with the whole model
+on two short prompts. docs/models.md lists the models that passed.
 
 What we left out, on purpose: remote code, quantised weights, adapters, encoders.
 """
@@ -30,8 +30,8 @@ KNOWN = "Llama, Qwen 2, 3 and 3.5, Gemma 2 and 3, Granite, Cohere and their like
 
 def load_policy(name="tiny", device="cpu", dtype=torch.float32):
     """Load (model, tokenizer) from "tiny" (data/tiny), a folder or a hub id, in eval mode. Weights
-    are fp32 unless told otherwise: an AdamW step of 1e-6 is lost in the rounding of bf16. Raises
-    BadInput naming the flag."""
+    are fp32 by default: bf16 would round an AdamW step of 1e-6 away. Raises BadInput that names
+    the flag."""
     check_device(device)
     where = MODELS.get(name, Path(name))
     if name in MODELS:
@@ -41,8 +41,8 @@ def load_policy(name="tiny", device="cpu", dtype=torch.float32):
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
-    logging.disable_progress_bar()  # one bar per weight file; downloads keep theirs
-    # No code from elsewhere: left unset, the first asks on a terminal; and a .bin is a pickle.
+    logging.disable_progress_bar()  # hides a bar per weight file; downloads keep theirs
+    # Never run foreign code. If unset, the first flag asks on a terminal. A .bin file is a pickle.
     safe = dict(trust_remote_code=False, use_safetensors=True)
     try:
         tokenizer = load_tokenizer(name, str(where))
@@ -50,7 +50,7 @@ def load_policy(name="tiny", device="cpu", dtype=torch.float32):
             str(where), dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True, **safe)
     except BadInput:
         raise
-    except Exception as error:  # a foreign folder can fail in any way, and each is about the folder
+    except Exception as error:  # a foreign folder can fail in any way
         raise BadInput(f"--model {name}: no causal language model loads "
                        f"({reason(error)})") from None
     check_loaded(name, model, loaded)
@@ -68,14 +68,14 @@ def load_policy(name="tiny", device="cpu", dtype=torch.float32):
 
 
 def refuse_what_is_not_made(flag, folder):
-    """Raise BadInput where the long task's folder is missing: it does not come with the project."""
+    """Raise BadInput if the long task's folder is missing: it does not come with the project."""
     if not folder.is_dir():
         raise BadInput(f"{flag}: there is no {folder}; the third command at the top of "
                        "data/make_tiny.py makes it.")
 
 
 def check_device(device):
-    """Raise BadInput unless PyTorch has this device; make a second card the current one."""
+    """Raise BadInput unless PyTorch has this device. Make a second card the current one."""
     try:
         kind, index = torch.device(device).type, torch.device(device).index
     except RuntimeError:
@@ -83,11 +83,11 @@ def check_device(device):
     if kind != "cpu" and (kind != "cuda" or (index or 0) >= torch.cuda.device_count()):
         raise BadInput(f"--device {device}: PyTorch sees no CUDA card here; use --device cpu.")
     if kind == "cuda" and index:
-        torch.cuda.set_device(index)  # streams, graphs and counts of memory are the current one's
+        torch.cuda.set_device(index)  # streams, graphs and memory counts use the current card
 
 
 def never_on_the_hub(name):
-    """Is this the path of a folder that is gone, and no id of the form owner/model?"""
+    """Is this the path of a missing folder, and not an id of the form owner/model?"""
     parts = Path(name).parts
     if name[:1] in ("", *"./~") or len(parts) > 2:
         return True
@@ -96,14 +96,14 @@ def never_on_the_hub(name):
 
 
 def folder_of(where):
-    """Where the files of a loaded model lie, a path: its folder, or the hub's cache."""
+    """The path of a loaded model's files: its folder, or the hub's cache."""
     from transformers.utils import cached_file
 
     return where if where.is_dir() else Path(cached_file(str(where), "config.json")).parent
 
 
 def check_folder(name, where):
-    """Raise BadInput for a folder that is none, or whose files are no whole model's."""
+    """Raise BadInput if the folder is missing, or if its files are not a complete model."""
     if where.is_dir():
         check_files(name, where)
     elif never_on_the_hub(str(name)):
@@ -112,13 +112,13 @@ def check_folder(name, where):
 
 # ------------------------------------------------------------------------------ the tokenizer
 
-# Words, spaces, digits, a line's end, signs, an accent: where pre-tokenizers differ.
+# Words, spaces, digits, a newline, signs, an accent: pre-tokenizers differ in these.
 PROBE = "Start with 7, add 12345.\n\n  Then x = \\boxed{3/4}; it's 50% of caf\u00e9s."
 
 
 def load_tokenizer(name, where):
-    """The tokenizer as tokenizer.json has it. For some classes transformers 5 puts a pre-tokenizer
-    of its own in place of the file's; then the class that leaves the file alone is taken."""
+    """The tokenizer as tokenizer.json has it. For some classes transformers 5 replaces the file's
+    pre-tokenizer by its own. Then we load it with the class that keeps the file's."""
     from tokenizers import Tokenizer
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
     from transformers.utils import cached_file
@@ -126,7 +126,7 @@ def load_tokenizer(name, where):
     safe = dict(trust_remote_code=False)
     tokenizer = AutoTokenizer.from_pretrained(where, **safe)
     file = cached_file(where, "tokenizer.json", _raise_exceptions_for_missing_entries=False)
-    if not file:  # a tokenizer of another kind, which has nothing to be compared with
+    if not file:  # another kind of tokenizer: there is no file to compare with
         return tokenizer
     wanted = habits(Tokenizer.from_file(file))
     kept = isinstance(tokenizer, PreTrainedTokenizerFast)
@@ -141,7 +141,7 @@ def load_tokenizer(name, where):
 
 
 def habits(tokenizer):
-    """How a tokenizer of the tokenizers library reads and writes, a dict to be compared."""
+    """How a tokenizer of the tokenizers library encodes and decodes: a dict to compare."""
     tokenizer.no_padding()
     tokenizer.no_truncation()
     ids = tokenizer.encode(PROBE, add_special_tokens=False).ids
@@ -152,7 +152,7 @@ def habits(tokenizer):
 
 
 def check_tokens(name, model, tokenizer):
-    """Give the tokenizer a padding token if it has none; raise BadInput for a token that has no
+    """Give the tokenizer a padding token if it has none. Raise BadInput if a token has no
     embedding, or if no token ends a completion."""
     stops = stop_ids(model, tokenizer)
     wrong = [stop for stop in stops if type(stop) is not int]
@@ -161,11 +161,11 @@ def check_tokens(name, model, tokenizer):
     if not stops:
         raise BadInput(f"--model {name}: neither its tokenizer nor its configs name a stop token "
                        "(eos_token), so no completion could end.")
-    if tokenizer.pad_token is None:  # harmless: every mask here comes from lengths
+    if tokenizer.pad_token is None:  # any token will do: our masks come from lengths, not ids
         words = [tokenizer.convert_ids_to_tokens(stop) for stop in stops if stop >= 0]
         words += [min(tokenizer.get_vocab().items(), key=lambda item: item[1])[0]]
         tokenizer.pad_token = next(word for word in words if word is not None)
-    # A folder saved from here stops where a run stopped: at what either of them names.
+    # A folder saved from here keeps all stop tokens of the tokenizer and the configs.
     model.generation_config.eos_token_id = stops if len(stops) > 1 else stops[0]
     rows = len(model.get_input_embeddings().weight)
     for what, i in [("padding", tokenizer.pad_token_id), *(("stop", stop) for stop in stops)]:
@@ -180,9 +180,9 @@ def check_tokens(name, model, tokenizer):
 
 
 def text_model(model):
-    """The text model out of one that sees pictures too, as a model of its own; others as they are.
+    """The text part of a model that also reads images, as its own model. Others stay as they are.
 
-    Gemma 3 of 4 B and more comes with a vision part, which a problem in words does not use.
+    Gemma 3 of 4 B and more has a vision part, which text problems do not use.
     """
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
@@ -203,9 +203,9 @@ def text_model(model):
 
 
 def check_parts(name, model):
-    """Raise BadInput unless the layers can be run apart from the LM head, with a mask and a cache.
+    """Raise BadInput unless the layers run without the LM head, with a mask and a cache.
 
-    By the arguments' places: transformers 5.24 renamed the fourth, past_key_values, to cache.
+    Only the order of arguments counts: transformers 5.24 renamed past_key_values to cache.
     """
     kind, body = model.config.model_type, model.base_model
     inputs = list(inspect.signature(body.forward).parameters)[:4]
@@ -222,13 +222,13 @@ def check_parts(name, model):
 
 
 def self_test(name, model, tokenizer, allowed=1e-3):
-    """Raise BadInput unless sampler and scorer say what model(...).logits says, to `allowed` nats.
+    """Raise BadInput unless sampler and scorer agree with model(...).logits within `allowed` nats.
 
-    Two prompts of unequal length, two completions of three tokens each: a prefill, two steps from
-    the cache, and embeddings -> layers -> LM head in rows of unequal length.
+    Two prompts of different lengths, with two completions of three tokens each. They test a
+    prefill, two steps from the cache, and embeddings -> layers -> LM head in padded rows.
     """
     if model.dtype != torch.float32:
-        return  # rounding alone differs by more
+        return  # in bf16 rounding alone gives larger differences
     kind = model.config.model_type
     rows = len(model.get_input_embeddings().weight)
     tokens = tokenizer(PROBE, add_special_tokens=False).input_ids
@@ -250,8 +250,8 @@ def self_test(name, model, tokenizer, allowed=1e-3):
     if not whole.isfinite().all():
         raise BadInput(f"--model {name}: its logits are not finite; are its weights?")
     if whole.shape[-1] > rows:
-        raise BadInput(f"--model {name}: it can say {whole.shape[-1]} tokens and has embeddings of "
-                       f"{rows}; resize them.")
+        raise BadInput(f"--model {name}: it can say {whole.shape[-1]} tokens and has embeddings "
+                       f"for {rows}; resize them.")
     sampler = (whole.gather(2, out.completion_ids[:, :, None])[:, :, 0] - out.logprobs).abs()
     differences = {
         "its embeddings, layers and LM head, one after the other,": (whole - parts).abs().max(),
@@ -268,12 +268,12 @@ def self_test(name, model, tokenizer, allowed=1e-3):
 def three_tokens(model, prompts):
     """Rollouts of three tokens, two for each of two prompts (lists of ids), by the plain sampler.
 
-    Recurrent layers take no padding, so their prompts go one by one, as in rollout.sample.
+    Recurrent layers cannot skip padding, so their prompts run one by one, as in rollout.sample.
     """
     together = [prompts]
     if has_recurrent_layers(model.config):
         together = [[prompt] for prompt in prompts]
-    stops = torch.tensor([-1])  # none: all say three
+    stops = torch.tensor([-1])  # no stop token: all rows get three tokens
     done = []
     with sampling(model), tqdm(disable=True) as bar:
         for some in together:
@@ -286,7 +286,7 @@ def three_tokens(model, prompts):
 
 
 def whole_model(model, out):
-    """Log-probabilities (B, T, V) of the completions by the whole model, a row at a time."""
+    """Log-probabilities (B, T, V) of the completions by the whole model, one row at a time."""
     found = []
     for prompt, mask, completion in zip(out.prompt_ids, out.prompt_mask, out.completion_ids):
         row = torch.cat([prompt[mask], completion])[None]            # (1, L)
@@ -296,6 +296,6 @@ def whole_model(model, out):
 
 
 def model_in_parts(model, out):
-    """The same by what the loss is made of, all rows at once, (B, T, V)."""
+    """The same by the parts that the loss uses, all rows at once, (B, T, V)."""
     forward = forward_pass(model, out, range(len(out.lengths)), logprobs=out.logprobs)
     return forward.head(forward.hidden).float().log_softmax(-1)

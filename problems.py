@@ -1,4 +1,4 @@
-r"""What we ask: problem sets, prompts, and the policy that answers them.
+r"""Problem sets, prompts, and the policy that answers them.
 
 A problem set is a list of dicts, each with "id", "problem" and "answer" (three strings) and any
 other columns of its source. It comes from one of three places:
@@ -11,9 +11,9 @@ other columns of its source. It comes from one of three places:
     python problems.py gsm8k                      # how many gold answers are usable, and a prompt
     python problems.py mine.jsonl --model Qwen/Qwen3-0.6B
 
-Every gold answer is graded against itself when it is loaded. One that cannot pass can never be
-rewarded, so it is dropped, and how many were dropped is said, and why. A whole solution in a file
-of your own gives up its answer (`short_gold`). Problems that are asked twice are said.
+Loading grades every gold answer against itself. If it fails, no completion could earn the reward,
+so the problem is dropped; a message says how many and why. In your own file the answer may be a
+whole solution: `short_gold` takes the answer out. A message also names repeated problems.
 
 What we left out, on purpose: streaming, mixtures of sets, few-shot prompts, system prompts, remote
 code. A set that needs more is best turned into a .jsonl file first.
@@ -36,7 +36,7 @@ from rollout import refuse_beyond_context
 
 HERE = Path(__file__).resolve().parent
 
-# What comes with this project: the folder of each embedded model, and of each problem set.
+# The problem sets that come with this project, or that data/make_tiny.py makes.
 SETS = {"arithmetic": HERE / "data", "arithmetic-long": HERE / "data" / "tiny_long"}
 
 # Raw string: without the r, "\b" is a backspace and the model is asked for "oxed{}".
@@ -44,17 +44,17 @@ SUFFIX = r" Please reason step by step, and put your final answer within \boxed{
 
 
 def same_problem(row):
-    """What two rows share that ask the same: the words of the problem."""
+    """The words of the problem. Two rows with the same words ask the same."""
     return " ".join(row["problem"].split())
 
 
 def load_problems(data, split="train", limit=None):
     """Load a problem set as a list of dicts with at least "id", "problem" and "answer" (strings).
 
-    `data`: a name in SETS or HUB, or a path ending in .jsonl (its split is the file itself).
-    `limit`: keep the first so many usable problems. One line about the gold answers goes to stderr.
+    `data`: a name in SETS or HUB, or a path ending in .jsonl (its only split is the file).
+    `limit`: keep at most this many usable problems. Prints a line about the gold answers to stderr.
     Raises BadInput: unknown name, missing or empty file, a line that is not JSON, a missing column,
-    a problem that is no text, no such split, or not one usable gold answer.
+    a problem that is not text, no such split, or no usable gold answer.
     """
     if str(data).endswith(".jsonl"):
         rows = read_jsonl(Path(data))
@@ -88,7 +88,7 @@ def load_problems(data, split="train", limit=None):
 
 
 def say_repeated(rows, where):
-    """Say how many rows repeat a problem, and which problem has two golds that differ."""
+    """Print how many rows repeat a problem, and a problem with two different gold answers."""
     first, repeated, torn = {}, 0, []
     for row in rows:
         before = first.setdefault(same_problem(row), row)
@@ -107,11 +107,11 @@ def say_repeated(rows, where):
 
 
 def load_split(config):
-    """(training rows, held-out rows); of a .jsonl file the latter are a tenth of it, at most.
+    """(training rows, held-out rows). Of a .jsonl file, at most a tenth is held out.
 
-    Which tenth depends on the problems' texts alone: a sorted file is not split by its order, and
-    runs of different seeds hold out the same problems, so that they can be compared. No problem is
-    in both: a training row that repeats a held-out one is left out, which is said.
+    The choice depends only on the problems' texts. So a sorted file is not split by its order, and
+    runs of different seeds hold out the same problems and can be compared. No problem is in both:
+    a training row that repeats a held-out one is left out, and a message says so.
     """
     own = config.data.endswith(".jsonl")
     rows, wanted = load_problems(config.data, "train"), config.eval_problems
@@ -135,12 +135,12 @@ def load_split(config):
         print(printable(f"{config.data}: {repeats:,} rows that repeat a held-out problem are not "
                         "trained on"), file=sys.stderr)
     if not train:
-        raise BadInput(f"--data {config.data}: every problem of it is held out, too.")
+        raise BadInput(f"--data {config.data}: all its problems are held out; none is left.")
     return train, held_out
 
 
 def read_jsonl(path):
-    """Read a problem file; see `load_problems` for what is demanded of it."""
+    """Read a problem file. `load_problems` says what it must hold."""
     if not os.path.isfile(path):  # not path.is_file(), which raises for a name that is too long
         raise BadInput(f"--data {path}: there is no such file.")
     rows, seen, taken = [], {}, []
@@ -156,7 +156,7 @@ def read_jsonl(path):
         where = f"--data {path}, line {number}"
         try:
             row = json.loads(line)
-            json.dumps(row, ensure_ascii=False).encode()  # half a surrogate pair is no text
+            json.dumps(row, ensure_ascii=False).encode()  # fails on half a surrogate pair
         except (ValueError, RecursionError) as error:
             raise BadInput(f"{where}: not JSON in UTF-8 ({error}).") from None
         if not isinstance(row, dict):
@@ -168,10 +168,10 @@ def read_jsonl(path):
             raise BadInput(f"{where}: the problem is {row['problem']!r}, not a text.")
         answer = row["answer"]
         if isinstance(answer, bool) or not isinstance(answer, (str, int, float, type(None))):
-            raise BadInput(f"{where}: the answer is {answer!r}, no text and no number.")
+            raise BadInput(f"{where}: the answer is {answer!r}, neither text nor a number.")
         row["answer"], row["no_gold"] = short_gold(answer)
         if isinstance(answer, str) and row["answer"] != answer.strip():
-            row["solution"] = row.get("solution") or answer  # which scrl.py reads
+            row["solution"] = row.get("solution") or answer  # for scrl.py
             taken.append(row["answer"])
         row["id"] = None if no_id(row.get("id")) else str(row["id"])
         if row["id"] in seen:
@@ -189,7 +189,7 @@ def read_jsonl(path):
 
 
 def give_ids(rows, stem):
-    """A row without an id is called after the file and its place; nobody's own id is used again."""
+    """Name a row without an id after the file and its place, unless that id is already used."""
     own = {row["id"] for row in rows}
     for i, row in enumerate(rows):
         if row["id"] is None:
@@ -199,17 +199,17 @@ def give_ids(rows, stem):
 
 
 def no_id(value):
-    """None, NaN and blank text: what tables write where there is no id."""
+    """Is this None, NaN or blank text? Tables write these if there is no id."""
     return value is None or value != value or isinstance(value, str) and not value.strip()
 
 
 def build_prompt(tokenizer, problem, thinking=False, suffix=SUFFIX):
-    """The full text put before the model, to be tokenised with add_special_tokens=False.
+    """The model's full prompt as text. Tokenise it with add_special_tokens=False.
 
-    With a chat template: one user message and the opening of the reply; `thinking` is the switch of
-    the template, which only Qwen3 and its like have. Without one, as for base models: a bare
-    question, after the BOS token where the tokenizer would add one. Raises BadInput for a template
-    that fails, or that leaves the problem out.
+    With a chat template: one user message and the start of the reply. `thinking` sets the
+    template's switch, which only models like Qwen3 have. Without a template (base models): a plain
+    question, after the BOS token if the tokenizer adds one. Raises BadInput for a template that
+    fails, or that leaves out the problem.
     """
     if tokenizer.chat_template:
         prompt = from_template(tokenizer, problem + suffix, thinking)
@@ -225,12 +225,12 @@ def build_prompt(tokenizer, problem, thinking=False, suffix=SUFFIX):
 
 
 def from_template(tokenizer, message, thinking):
-    """The chat template's text of one user message, which must be in it: as a string, or, for
-    templates that expect that, as a list of parts. Raises BadInput."""
+    """Apply the chat template to one user message: as a string, or else as a list of parts, which
+    some templates expect. Raises BadInput if the text does not include the message."""
     reasons = []
     for content in (message, [{"type": "text", "text": message}]):
-        # tokenize=False: transformers 5 otherwise returns a dict of ids, and text that is tokenised
-        # later with special tokens would get a second BOS.
+        # tokenize=False, because transformers 5 otherwise returns a dict of ids. Tokenise the text
+        # later without special tokens, or it gets a second BOS.
         try:
             prompt = tokenizer.apply_chat_template(
                 [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True,
@@ -247,12 +247,12 @@ def from_template(tokenizer, message, thinking):
 
 @functools.cache
 def note(text):
-    """Say this on stderr, once."""
+    """Print this to stderr, once."""
     print(printable(text), file=sys.stderr)
 
 
 def say_unread(tokenizer, prompts):
-    """Say which characters of the prompts the tokenizer drops or has no token for."""
+    """Print which characters of the prompts the tokenizer drops or has no token for."""
     letters = "".join(sorted(set("".join(prompts))))
     ids = tokenizer(letters, add_special_tokens=False).input_ids
     doubtful = set(letters) - set(tokenizer.decode(ids))
@@ -266,14 +266,14 @@ def say_unread(tokenizer, prompts):
 
 
 def longest_prompt(model, tokenizer, prompts, new_tokens=1):
-    """Tokens of the longest prompt (int). Raises BadInput for a prompt with a token that has no
-    embedding, or which leaves less room than new_tokens in the model's context."""
+    """Number of tokens of the longest prompt. Raises BadInput if a token has no embedding, or if
+    the model's context has no room for new_tokens after the prompt."""
     say_unread(tokenizer, prompts)
     context, _ = longest_row(model.config)
     rows = len(model.get_input_embeddings().weight)
     counted = prompts
     if max(tokenizer.get_vocab().values()) < rows:
-        # No token is shorter than a byte: shorter prompts than the context need not be counted.
+        # A token has at least one byte, so prompts of fewer bytes than the context surely fit.
         counted = [prompt for prompt in prompts if len(prompt.encode()) + new_tokens >= context]
         counted = counted or [max(prompts, key=len)]
     tokens = tokenizer(counted, add_special_tokens=False).input_ids

@@ -1,21 +1,21 @@
-"""What the policy says: batched sampling with a KV cache, reproducible row by row.
+"""Sampling from the policy: batched, with a KV cache, reproducible row by row.
 
     import problems, rollout
     model, tokenizer = problems.load_policy("tiny")
     prompt = problems.build_prompt(tokenizer, "Start with 7, add 5, times 3.")
     print(rollout.sample(model, tokenizer, [prompt], samples=4, max_new_tokens=64).texts)
 
-One prefill per distinct prompt, its cache copied for every sample; then one token a step for all
-rows that still speak. Three promises, each with a test:
+Each prompt has one prefill, and its KV cache is copied for every sample. Then all unfinished rows
+get one token per step. Three promises, each with a test:
 
-  * The sampler is the policy. At top_p = 1, top_k = 0 a token is drawn from softmax(logits / T) and
-    from nothing else. The sampling settings of a generation_config.json (Qwen ships T 0.7, top_p
-    0.8, top_k 20) are not read, for the loss scores the full softmax and a cut-off would bias it.
-  * A row depends on its own key alone. The random number of position t is a hash of (seed, prompt
-    key, sample, t), so neither the batch size nor the neighbours change a text (up to rounding),
-    and a resumed run draws what the unbroken one would have drawn.
-  * Lengths are counted, not inferred. The stop token is part of the completion and of its length;
-    with pad == eos a mask made from token ids would erase it, and the policy never learn to stop.
+  * The sampler is the policy. At top_p = 1, top_k = 0 a token is drawn from softmax(logits / T).
+    The settings of a generation_config.json (Qwen's: T 0.7, top_p 0.8, top_k 20) are not read. The
+    loss scores the full softmax, so a cut-off would bias it.
+  * A row depends only on its own key. The random number of position t is a hash of (seed, prompt
+    key, sample, t). So neither the batch size nor other rows change a text (up to rounding), and a
+    resumed run draws the same tokens as an unbroken one.
+  * Lengths are counted, not inferred. The stop token is part of the completion and of its length.
+    With pad == eos a mask made from token ids would erase it, and no policy would learn to stop.
 
 What we left out, on purpose: beam search, repetition penalties, several servers, paged caches.
 """
@@ -43,10 +43,10 @@ class Rollouts:
     prompt_mask: torch.Tensor     # (B, P) bool, True on real prompt tokens
     completion_ids: torch.Tensor  # (B, T) int64, right-padded; T is the longest completion
     lengths: torch.Tensor         # (B,) int64, tokens of the completion, stop token included
-    finished: torch.Tensor        # (B,) bool, False where max_new_tokens cut the row
+    finished: torch.Tensor        # (B,) bool, False if max_new_tokens cut the row
     logprobs: torch.Tensor        # (B, T) fp32, log softmax(logits / T) of the draw; 0 on padding
     texts: list                   # B strings, special tokens left out
-    entropy: torch.Tensor = None  # (B, T) nats, 0 where nothing was scored: grpo.update fills it in
+    entropy: torch.Tensor = None  # (B, T) nats, 0 where not scored; grpo.update fills it in
 
     @property
     def completion_mask(self):
@@ -66,7 +66,7 @@ class Rollouts:
 
 
 def stop_ids(model, tokenizer):
-    """Every id that ends a completion: base configs and tokenizers often name different ones."""
+    """Every id that ends a completion. Base configs and tokenizers often name different ones."""
     found = []
     for source in (tokenizer, model.generation_config, model.config):
         ids = source.eos_token_id
@@ -77,15 +77,15 @@ def stop_ids(model, tokenizer):
 
 
 def refuse_beyond_context(config, prompt, new):
-    """Raise BadInput unless a prompt of so many tokens and so many new ones fit in a row."""
+    """Raise BadInput unless `prompt` tokens and `new` more fit in the model's context."""
     most, why = longest_row(config)
     if prompt + new > most:
         raise BadInput(f"--max-new-tokens {new}: after the longest prompt, of {prompt:,} tokens, "
-                       f"they go beyond {why}; at most {max(0, most - prompt):,} fit.")
+                       f"they exceed {why}; at most {max(0, most - prompt):,} fit.")
 
 
 def answers(rollouts, tokenizer):
-    """What is graded, B strings: the completions, without what is said inside of a thought."""
+    """The texts to grade, B strings: the completions without their thoughts."""
     prompts = [[i for i, real in zip(ids, mask) if real] for ids, mask in zip(
         rollouts.prompt_ids.tolist(), rollouts.prompt_mask.tolist())]
     said = rollouts.sampled if special_tags(tokenizer) else [[]] * len(prompts)
@@ -93,18 +93,19 @@ def answers(rollouts, tokenizer):
 
 
 def special_tags(tokenizer):
-    """{id: tag} of <think> and </think> if they are special tokens, which no text holds."""
+    """{id: tag} of <think> and </think> if they are special tokens, which texts leave out."""
     added = getattr(tokenizer, "added_tokens_decoder", {})  # a tokenizer in Python may have none
     return {i: token.content for i, token in added.items()
             if token.special and token.content in ("<think>", "</think>")}
 
 
 def without_thoughts(tokenizer, prompts, completions, texts):
-    """Of completions, B lists of ids and their texts, what verify.py may look for an answer in.
+    """The part of each text in which verify.py may look for an answer, B strings.
 
-    verify.py reads <think> and </think> in a text. Here is what it cannot see: a <think> that the
-    prompt opened (B lists of ids), and tags that are special tokens. A thought that never ends
-    leaves ""; one before the answer leaves blanks, so that places in the text stay the same.
+    prompts, completions: B lists of ids each. verify.py handles <think> and </think> in a text.
+    This handles what it cannot see: a <think> that the prompt opened, and tags that are special
+    tokens. A thought that never ends leaves "". One before the answer becomes blanks, so that
+    character positions stay the same.
     """
     def characters(ids):
         return len(tokenizer.decode(ids, skip_special_tokens=True,
@@ -129,18 +130,18 @@ def without_thoughts(tokenizer, prompts, completions, texts):
 
 
 def opens_a_thought(prompt):
-    """Does the template leave a <think> open at the end of this prompt (a text)? What stands before
-    the request for a box is the problem's, whoever wrote that."""
+    """Does the chat template leave a <think> open at the end of this prompt (a text)? Text before
+    the request for a box belongs to the problem and does not count."""
     added = prompt.rpartition(r"\boxed{}")[2]
     return added.rfind("<think>") > added.rfind("</think>")
 
 
 def rewardable(texts, finished):
-    r"""What can earn a reward: "" for a text that was cut off and has two boxes or more.
+    r"""The texts that can earn a reward: "" for a text that was cut off and has two boxes or more.
 
-    It had given its answer and did not stop. If it were paid for that, stopping would not be
-    learned, and where the cut fell would decide which box is the last one. `evaluate.py` counts
-    that last box: it measures what was said. finished: one bool for each text.
+    Such a text gave its answer and did not stop. With a reward the policy would not learn to stop,
+    and the place of the cut would decide which box is the last one. `evaluate.py` does count that
+    last box, because it only measures. finished: one bool for each text.
     """
     return ["" if not done and text.count(r"\boxed") > 1 else text
             for text, done in zip(texts, finished)]
@@ -150,10 +151,10 @@ def rewardable(texts, finished):
 
 
 def draw(logits, u, temperature=1.0, top_p=1.0, top_k=0):
-    """Draw one token a row by inverting the distribution function at u.
+    """Draw one token per row by inverting the cumulative distribution at u.
 
-    logits (B, V), u (B,) in (0, 1). Returns ids (B,) int64 and logprobs (B,) fp32, the latter of
-    the full softmax at this temperature, whatever top_p and top_k cut away. temperature 0 is greedy
+    logits (B, V), u (B,) in (0, 1). Returns ids (B,) int64 and logprobs (B,) fp32. The log-probs
+    are of the full softmax at this temperature, also with top_p or top_k. temperature 0 is greedy
     and gives the log-probs of temperature 1.
     """
     logits = logits.float() / (temperature or 1.0)        # (B, V)
@@ -167,19 +168,19 @@ def draw(logits, u, temperature=1.0, top_p=1.0, top_k=0):
             kept = kept.masked_fill(kept < least, -torch.inf)            # (B, V)
         probabilities = kept.double().softmax(-1)  # (B, V)
         if top_p < 1:
-            # Nucleus: the smallest set whose mass reaches top_p; a token stays if the mass before
-            # it is below.
+            # Nucleus: the smallest set whose mass reaches top_p. A token stays if the mass of the
+            # more likely ones is below top_p.
             ordered, order = probabilities.sort(descending=True)  # (B, V) each
             ordered[ordered.cumsum(-1) - ordered >= top_p] = 0
             probabilities = torch.zeros_like(probabilities).scatter(1, order, ordered)  # (B, V)
-        # In float64: over 151,936 tokens a float32 running sum is off by more than the rare
-        # tokens' share.
+        # In float64: over 151,936 tokens, the rounding error of a float32 sum is larger than the
+        # probability of the rare tokens.
         cumulative = probabilities.cumsum(-1)  # (B, V)
-        # The first place to reach u: never a token of probability 0, for u > 0. The last entry is 1
-        # only up to rounding, so u is scaled by it and cannot fall off the end.
+        # Take the first place that reaches u. As u > 0, its probability is not 0. The last entry is
+        # 1 only up to rounding, so u is scaled by it and cannot fall off the end.
         target = u[:, None] * cumulative[:, -1:]            # (B, 1)
         ids = torch.searchsorted(cumulative, target)[:, 0]  # (B,)
-        ids = ids.clamp(max=logits.shape[1] - 1)  # (B,) among NaNs it says V; sample() refuses
+        ids = ids.clamp(max=logits.shape[1] - 1)  # (B,) V if there are NaNs; sample() raises
     return ids, logprobs.gather(1, ids[:, None])[:, 0]
 
 
@@ -188,10 +189,10 @@ def draw(logits, u, temperature=1.0, top_p=1.0, top_k=0):
 
 @contextmanager
 def sampling(model):
-    """Eval mode and no graph inside; on the way out the mode is what it was.
+    """Eval mode and no graph inside. The old mode comes back at the end.
 
-    In train mode gradient checkpointing would switch the KV cache off, and dropout would stay on.
-    On CUDA fp32 weights are read as bf16, cast once for the whole loop and not once a token.
+    In train mode, gradient checkpointing would switch off the KV cache, and dropout would be on.
+    On CUDA fp32 weights are read as bf16. They are cast once for the whole loop, not per token.
     """
     training = model.training
     model.eval()
@@ -204,7 +205,7 @@ def sampling(model):
 
 
 def pad(token_lists, pad_id, side, device="cpu"):
-    """Token lists of unequal length as (ids, mask), both (n, P), the padding on this side."""
+    """Token lists of different lengths as (ids, mask), both (n, P), padded on this side."""
     P = max(map(len, token_lists))
     rows = [(tokens, [True] * len(tokens), P - len(tokens)) for tokens in token_lists]
     if side == "left":
@@ -222,13 +223,13 @@ def generate(model, prompt_ids, prompt_mask, samples, keys, stops, max_new_token
     """The plain loop for one batch of n prompts, prompt_ids and prompt_mask (n, P), right-padded.
 
     keys (B,), stops (S,), B = n * samples. Returns ids (B, T), lengths (B,), finished (B,) and
-    logprobs (B, T), as in Rollouts; `bar` counts the tokens.
+    logprobs (B, T), as in Rollouts. `bar` counts the tokens.
     """
     cache = Cache(config=model.config)
-    # Padding on the RIGHT, though generation follows: a padded position on the left sees no key at
-    # all, and what softmax makes of that (NaN in some PyTorch builds) leaks into real tokens. The
-    # gap between prompt and completion is masked; positions are counted over real tokens.
-    # By place: transformers 5.24 renamed the fourth argument, past_key_values, to cache.
+    # Pad on the RIGHT, although we generate there. On the left, a padded position sees no key at
+    # all. In some PyTorch builds its softmax is NaN, which leaks into real tokens. The gap between
+    # prompt and completion is masked, and positions count only real tokens. Pass the fourth
+    # argument without a name: transformers 5.24 renamed past_key_values to cache.
     out = model.base_model(prompt_ids, prompt_mask, None, cache, use_cache=True)
     repeat_rows(cache, len(prompt_ids), samples, prompt_ids.device)  # one prefill for the group
     last = prompt_mask.sum(1) - 1  # (n,)
@@ -240,7 +241,7 @@ def generate(model, prompt_ids, prompt_mask, samples, keys, stops, max_new_token
     logprobs = torch.zeros(B, max_new_tokens, device=device)      # (B, T)
     lengths = torch.full((B,), max_new_tokens, device=device)     # (B,)
     finished = torch.zeros(B, dtype=torch.bool, device=device)    # (B,)
-    rows = torch.arange(B, device=device)                         # (R,) the rows still in the batch
+    rows = torch.arange(B, device=device)                         # (R,) rows still in the batch
     for t in range(max_new_tokens):
         token, logprob = draw(logits, uniforms(keys[rows], t), temperature, top_p, top_k)  # (R,)
         ids[rows, t], logprobs[rows, t] = token, logprob
@@ -252,7 +253,7 @@ def generate(model, prompt_ids, prompt_mask, samples, keys, stops, max_new_token
         bar.update(alive)
         if alive == 0 or t + 1 == max_new_tokens:
             break
-        if alive <= 0.75 * len(rows):  # not at every stop: copying the cache costs
+        if alive <= 0.75 * len(rows):  # not at every stop, because copying the cache takes time
             keep = speaking.nonzero()[:, 0]  # (R',)
             select_rows(cache, keep)
             rows, token, mask = rows[keep], token[keep], mask[keep]
@@ -261,15 +262,15 @@ def generate(model, prompt_ids, prompt_mask, samples, keys, stops, max_new_token
                     use_cache=True, logits_to_keep=1)
         logits = out.logits[:, -1]  # (R, V)
     T = int(lengths.max())
-    # What finished rows went on saying before they left the batch is erased.
+    # Erase the tokens that finished rows got before they left the batch.
     beyond = torch.arange(T, device=device) >= lengths[:, None]  # (B, T)
     ids, logprobs = ids[:, :T], logprobs[:, :T]
     return ids.masked_fill(beyond, pad_id), lengths, finished, logprobs.masked_fill(beyond, 0.0)
 
 
 def prompts_that_fit(model, wanted, slots):
-    """How many of `wanted` prompts may be in one batch on a card, at least 1; each needs so many
-    slots of the KV cache, which may take 0.7 of what is free. The rest waits for the next batch.
+    """How many of `wanted` prompts fit in one batch on a card, at least 1. Each needs `slots` slots
+    of the KV cache, which may take 0.7 of the free memory. The rest waits for the next batch.
     """
     each, room = cache_bytes(model.config) * slots, 0.7 * free_bytes(model)  # bytes
     if wanted * each > room and "graphs" in vars(model) and model.graphs.recorded:
@@ -285,14 +286,13 @@ def say_once(text):
 
 def sample(model, tokenizer, prompts, *, samples=1, max_new_tokens, temperature=1.0, top_p=1.0,
            top_k=0, seed=0, keys=None, batch_size=None):
-    """Sample completions of N prompts (full texts, chat template applied); returns Rollouts.
+    """Sample completions of N prompts (full texts, chat template applied). Returns Rollouts.
 
-    A prompt may be a list of token ids instead: to go on with a completion that is half written.
-    Its text encoded again can be other tokens, and another state of the policy. On a card,
-    recordings of --compile are let go where the KV cache would not fit beside them.
-    keys: N ints that name the prompts for the random numbers (default 0..N-1); batch_size: rows at
-    a time, rounded to whole prompts (default all). Raises ValueError for an empty list, a prompt
-    without tokens, and samples or max_new_tokens below 1; BadInput where the context is too small.
+    A prompt may also be a list of token ids, to continue a completion: the same text encoded again
+    can give other tokens. On a card, recordings of --compile are freed if the KV cache does not fit
+    beside them. keys: N ints that name the prompts for the random numbers (default 0..N-1).
+    batch_size: rows at a time, rounded to whole prompts (default all). Raises ValueError for no
+    prompt, no tokens, or samples or max_new_tokens below 1; BadInput for too small a context.
     """
     if not prompts or max_new_tokens < 1 or samples < 1:
         raise ValueError("sample() needs at least one prompt, one sample and one new token.")
@@ -308,7 +308,7 @@ def sample(model, tokenizer, prompts, *, samples=1, max_new_tokens, temperature=
     stops = torch.tensor(stop_ids(model, tokenizer), device=device)                   # (S,)
     keys = row_keys(seed, list(range(N)) if keys is None else keys, samples, device)  # (B,)
     keys = keys.view(N, samples)  # (N, samples)
-    order = sorted(range(N), key=lambda i: len(tokens[i]))  # alike lengths together: less padding
+    order = sorted(range(N), key=lambda i: len(tokens[i]))  # similar lengths: less padding
     chunk = max(1, (batch_size or N * samples) // samples)  # prompts at a time
     loop = generate
     if device.type == "cuda":
@@ -321,8 +321,8 @@ def sample(model, tokenizer, prompts, *, samples=1, max_new_tokens, temperature=
     batches = [order[i:i + chunk] for i in range(0, N, chunk)]
     crossed = max(map(len, tokens)) + max_new_tokens > narrowest_window(model.config)
     if crossed or has_recurrent_layers(model.config):
-        # A window counts cache slots, the gap after a short prompt included, and a recurrent layer
-        # reads the gap like a text: no gaps, then.
+        # Here a batch must have no gaps after short prompts. A sliding window counts a gap's cache
+        # slots, and a recurrent layer reads a gap like text.
         batches = [list(same) for batch in batches
                    for _, same in itertools.groupby(batch, key=lambda i: len(tokens[i]))]
     done = [None] * N  # per prompt: (ids, lengths, finished, logprobs)

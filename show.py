@@ -1,11 +1,11 @@
-"""See the credit: a completion in a terminal's colours, and as a page, methods side by side.
+"""Show the credit: one completion in colour in the terminal, and methods side by side on a page.
 
-    python show.py                           # one completion of the tiny model, by its saliency
+    python show.py                           # saliency of one completion of the tiny model
     python show.py --model FOLDER --problem "What is 2 + 2?" --completion answer.txt
     python grail.py                          # ends with the credit of one completion, both ways
     python examples/show_credit.py           # five methods on a right and a wrong completion
 
-What is on a page is decided here, how it looks in engine/pages.py.
+This file decides what is on a page, engine/pages.py how it looks.
 
 What we left out, on purpose: a server, a plotting library, pages of more than a few completions.
 """
@@ -38,7 +38,7 @@ NAMES = {"grpo": "GRPO", "grail": "GRAIL", "oar": "OAR", "delta": "DelTA", "scrl
 
 
 def pieces(tokenizer, ids):
-    """The text that each of n ids adds to the decoding, n strings; they concatenate to the text."""
+    """The text that each of n ids adds to the decoding: n strings that join to the whole text."""
     texts = [tokenizer.decode(ids[:n], clean_up_tokenization_spaces=False)
              for n in range(len(ids) + 1)]
     return [texts[n + 1][len(texts[n].rstrip("\ufffd")):] for n in range(len(ids))]
@@ -46,24 +46,24 @@ def pieces(tokenizer, ids):
 
 # ------------------------------------------------------------------------------ in a terminal
 
-# Of the 256 colours, from faint to full. Black on any of them has a contrast above 6, whatever the
-# terminal's own background; a token of weight 1 keeps the terminal's own colours.
+# Of the 256 terminal colours, from light to strong. Black text on each has a contrast above 6. A
+# token of weight 1 keeps the terminal's own colours.
 RED, BLUE = [224, 217, 210, 203], [189, 153, 111, 69]
 
 
 def in_colours():
-    """Whether to print colours: to a terminal, unless NO_COLOR is set (no-color.org)."""
+    """Print colours? Yes in a terminal, unless NO_COLOR is set (no-color.org)."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def coloured(tokens, weights, colours=True):
-    """n tokens (strings) by their weights: blue below 1, red above. Returns text for a terminal."""
+    """Terminal text of n tokens (strings), coloured by weight: blue below 1, red above."""
     out = []
     for token, weight in zip(tokens, weights):
         level, text = math.ceil(4 * abs(strength(weight)) - 0.5), printable(token)
         if level and colours:
             code = (RED if weight > 1 else BLUE)[level - 1]
-            # The colour ends before a line does: it would run on to the terminal's right edge.
+            # End the colour before the newline, or it runs to the terminal's right edge.
             text = "\n".join(f"\x1b[38;5;16;48;5;{code}m{line}\x1b[0m" if line else "" for line in
                              text.replace("\n", "\u23ce\n").split("\n"))
         out.append(text)
@@ -74,21 +74,21 @@ def coloured(tokens, weights, colours=True):
 
 
 def first_false_line(problem, text):
-    """Where the first false line of arithmetic stands: (begin, end) in characters, or None.
+    """The first false line of arithmetic: (begin, end) in characters, or None.
 
-    Of the embedded problems all steps are known, so that a line that does not go on from the one
-    before it is false as well (controls.first_slip). Of others only what it says can be checked.
+    For the embedded problems all steps are known. There, a line that does not continue from the
+    one before is false, too (controls.first_slip). Elsewhere each line is checked on its own.
     """
     if not controls.STATEMENT.search(problem):
         return first_false(text)
     slip = controls.first_slip(problem, text)
     if slip and "=" in text[slice(*slip)]:
         return slip[0], slip[0] + len(text[slice(*slip)].rstrip())
-    return None  # a guess has no line, and what is wrong in the box alone is no arithmetic
+    return None  # a guess has no line, and an error only in the box is not arithmetic
 
 
 def tokens_within(tokens, span):
-    """The tokens that have a character in (begin, end): a range; empty without a span."""
+    """The range of tokens that have a character in (begin, end); empty without a span."""
     end, touched = 0, []
     for i, token in enumerate(tokens):
         begin, end = end, end + len(token)
@@ -98,14 +98,14 @@ def tokens_within(tokens, span):
 
 
 def z_scores(s, end):
-    """Of log s over the tokens before `end`, the box, as in grail.py; NaN elsewhere: n floats."""
+    """z-scores of log s before the box at `end`, as in grail.py: n floats, NaN from the box on."""
     log_s = (torch.tensor(s[:end]).double() + 1e-8 * max(s) + 1e-38).log()       # (end,)
     z = (log_s - log_s.mean()) / (log_s.var(unbiased=False) + 1e-8).sqrt()       # (end,)
     return z.tolist() + [math.nan] * (len(s) - end)
 
 
 def figures(weights):
-    """How concentrated n weights are: the line under a column, HTML of our own alone."""
+    """How concentrated n weights are: the line under a column, as HTML."""
     w = torch.tensor([weights])                               # (1, n)
     on = torch.ones(1, len(weights), dtype=torch.bool)        # (1, n)
     ess = saliency.effective_sample_size_ratio(w, on).item()
@@ -118,8 +118,8 @@ def entry(tokenizer, ids, problem, reward, methods, **known):
     """One completion for a page, a dict.
 
     ids: its n tokens. methods: {name: (weights, saliency or None, note)}, n floats each; the note
-    says what a reader should know of this column. known, all optional: gold (str), A (float), own
-    (n advantages of the tokens), p and entropy (n floats each), twins (int, completions alike).
+    explains this column to a reader. known, all optional: gold (str), A (float), own (n advantages
+    of the tokens), p and entropy (n floats each), twins (int, number of equal completions).
     """
     text = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     tokens = pieces(tokenizer, ids)
@@ -140,7 +140,7 @@ def entry(tokenizer, ids, problem, reward, methods, **known):
 
 
 def of_method(config, weights, A):
-    """A column's name and note: what this run's settings make of a completion with advantage A."""
+    """A column's name and note: what this run's settings do with a completion of advantage A."""
     name = NAMES[config.method]
     if config.credit != "method":
         name += f", --credit {config.credit}"
@@ -152,16 +152,16 @@ def of_method(config, weights, A):
         if {"wrong": A > 0, "correct": A <= 0}.get(config.reweight):
             note += f": {kind} completions stay at weight 1"
         else:
-            note += ": no signal here, for there are not two tokens before a box"
+            note += ": no signal here, because there are not two tokens before a box"
     return name, note
 
 
 def of_step(run, tokenizer, done, each=2):
     """Write the page of a training step, every --pages-every steps, and the list of all pages.
 
-    done: a Step. Up to `each` right and wrong completions are shown, GRPO beside, first those that
-    the method weighs otherwise than GRPO. What has no gradient has weights 0 and is left out; of a
-    problem at most one of either verdict is taken.
+    done: a Step. The page shows up to `each` right and `each` wrong completions beside GRPO.
+    Completions whose weights differ from GRPO's come first. Those without gradient (weights 0) are
+    left out. Each problem gives at most one right and one wrong completion.
     """
     config = run.config
     if not config.pages_every or run.step % config.pages_every:
@@ -192,13 +192,13 @@ def of_step(run, tokenizer, done, each=2):
 
 
 def twins(rollouts, i, G):
-    """How many other completions of the same problem say the same as row i."""
+    """How many other completions of the same problem are equal to row i."""
     group = range(i - i % G, i - i % G + G)
     return sum(rollouts.sampled[j] == rollouts.sampled[i] for j in group) - 1
 
 
 def beside_grpo(config, tokenizer, example, alike=0):
-    """`entry` of an engine.runs.example_of: GRPO's weights and those of the run's method."""
+    """`entry` of an engine.runs.example_of, with GRPO's weights and those of the run's method."""
     ids, weights = example["ids"], example["weights"]
     name, note = of_method(config, weights, example["A"])
     methods = {"GRPO": ([1.0] * len(ids), None, "")}
@@ -210,10 +210,10 @@ def beside_grpo(config, tokenizer, example, alike=0):
 
 
 def about_run(folder, config):
-    """The model, the problems, and the accuracy on held-out ones as far as it was measured."""
+    """The model, the problems, and the accuracy on held-out ones if it was measured."""
     try:
         summary = dict(json.loads((folder / "summary.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):  # gone or damaged: the end of the run writes it anew
+    except (OSError, ValueError, TypeError):  # gone or damaged: the end of the run writes it again
         summary = {}
     told = [f"{when} the training {100 * summary[when]['sampled']['accuracy']:.1f} % sampled, "
             f"{100 * summary[when]['greedy']['accuracy']:.1f} % greedy"
@@ -241,10 +241,10 @@ def list_pages(folder, config):
 
 
 def last_steps(summary, config):
-    """Print one completion of the last steps, coloured by its weights, and write it as a page."""
+    """Print one completion of the last steps, coloured by its weights. Write it as a page, too."""
     folder, example = Path(summary["folder"]), summary["example"]
     if example is None:
-        print("no completion was trained, so there is none to show")
+        print("no completion had a gradient, so there is none to show")
         return
     tokenizer = load_tokenizer(folder, str(folder / "checkpoint"))
     A, shown = example["A"], beside_grpo(config, tokenizer, example)
@@ -263,7 +263,7 @@ def last_steps(summary, config):
     write(folder / "credit.html", pages.page("GRAIL's credit", [shown], about, links))
     list_pages(folder, config)
     print(f"\nas a page: {folder}/credit.html")
-    print("next, the baseline and this model on problems that it was not trained on:")
+    print("next: train the baseline, and evaluate this model on problems that it never saw:")
     print("\n".join(f"  {command}" for command in next_commands(folder, config)))
 
 
@@ -287,13 +287,13 @@ def main(argv=None):
         problems.longest_prompt(model, tokenizer, [prompt + text])
         encoded = [tokenizer(t, add_special_tokens=False).input_ids for t in (prompt, text or " ")]
         (asked, real), (ids, mask) = (pad([row], 0, "right") for row in encoded)  # (1, n)
-        text = tokenizer.decode(ids[0], skip_special_tokens=True)  # what the ids say, to the letter
+        text = tokenizer.decode(ids[0], skip_special_tokens=True)  # exactly the text of the ids
         out = Rollouts(asked, real, ids, mask.sum(1), mask[:, 0], None, [text])
     else:
         asked = problems.longest_prompt(model, tokenizer, [prompt])
         room = longest_row(model.config)[0] - asked  # tokens
         out = sample(model, tokenizer, [prompt], samples=8, max_new_tokens=min(256, room))
-    # The longest one with a box: it has the most tokens for the answer to lean on.
+    # The longest one with a box: it has the most tokens that the answer can depend on.
     texts = answers(out, tokenizer)
     i = max(range(len(texts)), key=lambda i: (verify.last_boxed(texts[i]) is not None,
                                               out.lengths[i]))
@@ -304,10 +304,10 @@ def main(argv=None):
     if span is None:
         where = f"--completion {args.completion}: it" if args.completion else (
             f"--problem {args.problem!r}: none of 8 completions")
-        raise BadInput(f"{where} has no box, so there is no answer to ask about.")
+        raise BadInput(f"{where} has no box, so there is no answer to explain.")
     s = saliency.gradient_activation(forward, torch.tensor([span]))[0]  # (T,)
     tokens = pieces(tokenizer, ids)
-    print("token   s_t, the twenty largest, in order of the text")
+    print("token   s_t: the twenty largest, in the order of the text")
     for t in sorted(s.argsort(descending=True)[:20].tolist()):
         print(f"{t:5d} {s[t]:9.2e}  {tokens[t]!r}{'   the box' * (span[0] <= t < span[3])}")
     print("\nred: four times the median or more; blue: a quarter or less\n")

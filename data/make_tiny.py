@@ -1,35 +1,35 @@
-"""The embedded default: a model of 0.8 M parameters that can do sums and does not think enough.
+"""Make the embedded model: 0.8 M parameters, can do sums, but often guesses without thinking.
 
     python data/make_tiny.py            # 2 CPU cores; rewrites data/tiny/ and the two problem files
-    python data/make_tiny.py --steps 50 --out /some/folder       # a quick look at the machinery
+    python data/make_tiny.py --steps 50 --out /some/folder       # a quick try
     python data/make_tiny.py --chain 10-14 --roughly 0.5 --slips 0.03 --glances 0.2 \\
         --glance-right 0.12 --out data/tiny_long --device cuda   # long chains: --model tiny-long
 
-The problems are chains of 2-4 operations ("Start with 7, add 5, times 3, minus 8."), every running
-value between 0 and 99. The model is warmed up by supervised learning on answers that we write,
-right and wrong, so that reinforcement learning has something to find:
+The problems are chains of 2-4 operations ("Start with 7, add 5, times 3, minus 8."). Every running
+value is between 0 and 99. Supervised learning warms the model up on answers that we write, right
+and wrong, so that reinforcement learning can improve it:
 
     style     share   what it looks like                                      right
     glance     55 %   At a glance, \\boxed{31}.                                one time in four
-    steps      45 %   one line a step, then \\boxed{}                          by step, see below
+    steps      45 %   one line per step, then \\boxed{}                        by step, see below
 
-and inside the step-by-step style, one line at a time:
+and each line of the step-by-step style is one of these:
 
     plain     7+5=12                       wrong 5 % of the time
-    idle      "So 7+5=12", "Now ..."       a filler word; changes nothing: truly idle tokens
-    sloppy    "roughly 12*3=37"            wrong 40 % of the time: one token announces the harm
+    idle      "So 7+5=12", "Now ..."       a filler word that changes nothing: an idle token
+    sloppy    "roughly 12*3=37"            wrong 40 % of the time: "roughly" predicts the error
 
-A wrong step is carried forward, as people do. So the tokens that matter (At a glance, roughly, the
-digits of a result) and those that do not (So, Now, the closing words) are known by construction.
-One batch in eight shows the curriculum format of SCRL: prefixes of a chain, four at most, asked at
-once and answered in <p1>..</p1> blocks.
+Later lines go on from a wrong step, as people do. So we know by construction which tokens matter
+(At a glance, roughly, the digits of a result) and which do not (So, Now, the closing words). One
+batch in eight has the curriculum format of SCRL: at most four prefixes of a chain in one prompt,
+answered in <p1>..</p1> blocks.
 
-On such short chains hardly anything is to be gained by knowing which line was wrong. The long task
-is for comparing methods of credit: more lines, more of them announced as sloppy, fewer glances.
+On such short chains it hardly helps to know which line was wrong. The long task is for comparing
+methods of credit: it has more lines, more of them sloppy, and fewer glances.
 
-What we left out, on purpose: any tuning of this file with a credit method in the loop. Task, size
-and noise were chosen with plain GRPO alone, those of the long task with GRPO and the step oracle,
-and then frozen, so the comparison is not rigged.
+What we left out, on purpose: any tuning of this file with a credit method. We chose task, size and
+noise with plain GRPO only (for the long task: GRPO and the step oracle) and then froze them. So the
+comparison favours no method.
 """
 import argparse
 import json
@@ -60,7 +60,7 @@ VERBS = {"+": ", add ", "-": ", minus ", "*": ", times "}
 
 
 class Task(NamedTuple):
-    """What may be changed: numbers of operations, and the shares of the table above."""
+    """The task's settings: numbers of operations, and the shares of the table above."""
     chain: tuple = (2, 4)
     glances: float = 0.55
     glance_right: float = 0.25
@@ -105,7 +105,7 @@ def values(start, chain):
 
 
 def prefix_ends(chain, most=4):
-    """How many operations each subproblem has: all of 1..n, or `most` of them evenly spread."""
+    """The number of operations of each subproblem: all of 1..n, or `most` evenly spread ones."""
     return sorted({math.ceil(len(chain) * j / most) for j in range(1, most + 1)})
 
 
@@ -120,13 +120,13 @@ def subproblems(start, chain):
 
 
 def near_miss(value, rng):
-    """Another value in 0..99, near, or off by a ten: the slips that people make."""
+    """A wrong value in 0..99, near or off by ten, like people's slips."""
     slips = [value + d for d in (-10, -2, -1, 1, 2, 10) if 0 <= value + d <= 99]
     return rng.choice(slips)
 
 
 def step_line(value, operation, operand, rng, task=SHORT):
-    """One written step from a (possibly wrong) value: the text and the value that it arrives at."""
+    """One written step from a (possibly wrong) value: (text, resulting value)."""
     kind, word, wrong = rng.random(), "", task.slips
     if kind < task.roughly:
         word, wrong = "roughly ", task.roughly_wrong
@@ -157,7 +157,7 @@ def curriculum_question(start, chain):
 
 
 def curriculum_answer(start, chain, rng, task=SHORT):
-    """One block a prefix, with the lines that it adds; a slip in block j is carried into j+1."""
+    """One block per prefix, with the lines that it adds. Block j+1 goes on from a slip in j."""
     blocks, value, done = [], start, 0
     for j, n in enumerate(prefix_ends(chain), 1):
         lines = []
@@ -174,10 +174,10 @@ def curriculum_answer(start, chain, rng, task=SHORT):
 
 
 def make_tokenizer():
-    """Words with their trailing space, digits one by one, each standing instruction one token.
+    """Words with their trailing space, single digits, and one token for each fixed instruction.
 
-    Any other text falls back to single printable ASCII characters. Decoding is plain concatenation,
-    so text -> ids -> text is the identity.
+    Any other text becomes single printable ASCII characters. Decoding concatenates the tokens, so
+    text -> ids -> text is the identity.
     """
     words = [SUFFIX, CURRICULUM, r"\boxed{", "At a glance, ", "roughly ", "Start with ", "\n"]
     words += [*FILLERS, *CLOSINGS, *VERBS.values(), "user\n", "assistant\n"]
@@ -217,9 +217,9 @@ def make_model(tokenizer):
 
 
 def batch(tokenizer, rng, size, curriculum, held_out, task=SHORT):
-    """`size` examples as [(ids, labels), ...], each (rows, L), labels -100 off the reply.
+    """`size` examples as [(ids, labels), ...], each (rows, L), labels -100 outside the reply.
 
-    Two halves by length: a glance is a third as long as steps, and padding is paid for like text.
+    Two halves by length: a glance is a third as long as steps, and padding takes time like text.
     """
     examples = []
     while len(examples) < size:

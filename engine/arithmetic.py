@@ -1,11 +1,10 @@
-r"""The first false equation in a text, to be marked for a reader. Skip this on a first reading.
+r"""Find the first false equation in a text, to mark it on a page. Skip this on a first reading.
 
     first_false("So 12+3=15, then 15*2=40.")     # (18, 25): the characters of 15*2=40
 
-Only what can be decided without a doubt is: numbers joined by + - * /, and a number after the sign.
-Brackets, powers, mixed fractions, clock times, units between the numbers and letters for numbers
-are passed over. A result that is the exact one rounded to the digits that are written, 10/3=3.33,
-is not false.
+It only judges what is certain: numbers joined by + - * /, then = and a number. It skips brackets,
+powers, mixed fractions, clock times, units between the numbers and letters for numbers. A result
+may be rounded to the digits that are written: 10/3=3.33 is not false.
 """
 import re
 from fractions import Fraction
@@ -16,19 +15,19 @@ SUM = re.compile(rf"(-?{NUMBER})((?:\s*[-+*/]\s*{NUMBER}){{1,12}})\s*\Z")
 RESULT = re.compile(rf"[ \t]*(-?{NUMBER})"
                     r"(?![\w%^(/*]|\s*[-+*/^(]\s*[\w($]|[.,:]\d| \d| and \S*\d| cents)")
 TERM = re.compile(rf"\s*([-+*/])\s*({NUMBER})")
-# Everything that an expression may hold: what is left of an equals sign is read back to the first
-# other character.
+# Any character that cannot be in an expression. Left of an equals sign we read back to the first
+# of these.
 NOT_OURS = re.compile(r"[^\d\s.,$+\-*/()^]|\n")
 # "Well, 3+4=7": the end of a sentence before it; "2. 3+4=7": the 2 numbers the line.
 BEFORE = re.compile(r"(?:[.,]*\s+)?(?:\d{1,2}[.)]\s+)?")
 OPENS = " \t\n([{<>:;!?\"'`"  # what a sum may follow without a space
-PART = re.compile(r"(?:\b[xX]|\band|\d:)\s*\Z")  # what stands before is a part of the sum
+PART = re.compile(r"(?:\b[xX]|\band|\d:)\s*\Z")  # the text before is a part of the sum
 MIXED = re.compile(r"[*/]\s*\$?[\d.,]+\s*/|/\s*\$?[\d.,]+\s*[*/]")  # 25 / 1/3 can mean two things
 SIGNS = str.maketrans("\u00d7\u22c5\u00b7\u00f7\u2212", "***/-")
 
 
 def plain(text):
-    r"""The signs of arithmetic as * / -, each word for one padded, so that places stay."""
+    r"""The signs of arithmetic as * / -. A word for a sign is padded, so that positions stay."""
     for word, sign in ((r"\times", "*"), (r"\cdot", "*"), (r"\div", "/"), (r"\$", " $")):
         text = text.replace(word, sign.ljust(len(word)) if len(word) > 2 else sign)
     return re.sub(r"(?<=\d) x (?=\$?\d)", " * ", text.translate(SIGNS))
@@ -39,7 +38,7 @@ def value(number):
 
 
 def total(first, rest):
-    """first and (sign, number) pairs -> their value, products before sums; None for x / 0."""
+    """The value of first and (sign, number) pairs, products before sums. None for x / 0."""
     terms = [value(first)]
     for sign, number in rest:
         x = value(number)
@@ -55,7 +54,7 @@ def total(first, rest):
 
 
 def first_false(text):
-    """Where the first false equation stands: (begin, end) in characters, None if none is found."""
+    """The place of the first false equation: (begin, end) in characters, or None."""
     same = plain(text)
     for sign in re.finditer("=", same):
         at = sign.start()
@@ -65,7 +64,7 @@ def first_false(text):
         begin = BEFORE.match(left, start).end()
         touches = start == begin > 0 and left[start - 1] not in OPENS
         if touches or PART.search(left, 0, begin) or not cut and at > LOOK:
-            continue  # x+3=5; 60 men x 2/3=40; and a sum that begins out of sight
+            continue  # x+3=5; 60 men x 2/3=40; and a sum that begins further left than LOOK
         found = SUM.match(left, begin)
         result = RESULT.match(same, at + 1, at + LOOK)
         if not found or not result or MIXED.search(found[2]):

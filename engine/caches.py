@@ -7,9 +7,9 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 class Cache(DynamicCache):
     """A KV cache that keeps every key, in the values' dtype.
 
-    DynamicCache drops the keys that a window of the config has left behind. Not every model with a
-    sliding_window in its config.json looks through one (Llama does not); those that do mask what is
-    outside. Under autocast a key that was normalised in fp32 would stay fp32.
+    DynamicCache drops keys outside the config's sliding window. But some models with a
+    sliding_window in their config.json do not use it (Llama). Those that do, mask the keys outside,
+    so we can keep them. The cast: under autocast a key normalised in fp32 would stay fp32.
     """
 
     def __init__(self, config=None):
@@ -27,7 +27,7 @@ def is_recurrent(layer):
 
 
 def has_recurrent_layers(config):
-    """Padding in front of a token changes such a model's answer, whatever the mask says."""
+    """Are there recurrent layers? Then padding before a token changes its output, mask or not."""
     return any(map(is_recurrent, Cache(config=config).layers))
 
 
@@ -35,7 +35,7 @@ def repeat_rows(cache, rows, repeats, device):
     """Each of the cache's `rows` rows `repeats` times, side by side."""
     indices = torch.arange(rows, device=device).repeat_interleave(repeats)  # (rows * repeats,)
     for layer in cache.layers:
-        if is_recurrent(layer):  # reorder_cache takes the state along, the other does not
+        if is_recurrent(layer):  # only reorder_cache also moves the recurrent state
             layer.reorder_cache(indices)
         else:
             layer.batch_repeat_interleave(repeats)

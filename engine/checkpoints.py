@@ -1,4 +1,4 @@
-r"""Nothing lost: checkpoints that are whole or absent, exact resume, stops that say how to go on.
+r"""Checkpoints that are complete or absent, exact resume, and stops that say how to continue.
 
 Skip this on a first reading.
 
@@ -9,21 +9,20 @@ Skip this on a first reading.
 A checkpoint is a Hugging Face folder plus
 
     trainer.pt       Adam's state, the step, the settings: plain tensors and numbers, read with
-                     weights_only=True, so that no file from elsewhere can run code
-    manifest.json    the step, and of every file its size and SHA-256
+                     weights_only=True, so that a foreign file cannot run code
+    manifest.json    the step, and the size and SHA-256 of every file
 
-It is written as checkpoint.new, every file and then the folder fsynced, the manifest last, and
-renamed: checkpoint -> checkpoint.old, checkpoint.new -> checkpoint. Whatever moment a kill, a full
-disk or a power cut picks, at least one of the three is whole, and `find` takes the newest that is.
+We write it as checkpoint.new, the manifest last, and fsync every file and then the folder. Then we
+rename checkpoint -> checkpoint.old and checkpoint.new -> checkpoint. A kill, a full disk or a power
+cut can come at any moment: one of the three is always complete. `find` takes the newest of these.
 
-No state of a random generator is stored, because none is kept: the problems of a step (the data
-cursor is step * prompts) and every random number of its rollouts are functions of (seed, step), and
-torch's own generator, which only a model with dropout would read, is seeded with both each step. On
-a CPU a resumed run is therefore the unbroken one, bit for bit. On a card it is up to the order in
-which its kernels add.
+We store no state of a random generator. The problems of a step (the data cursor is step * prompts)
+and all random numbers of its rollouts are functions of (seed, step). torch's own generator is
+seeded with both in each step; only dropout would use it. So on a CPU a resumed run equals the
+unbroken one, bit for bit. On a card, kernels may add in another order.
 
 What we left out, on purpose: more than two checkpoints, saving in the background, saving in the
-middle of a step (a stop finishes the step; a kill loses those since the last checkpoint).
+middle of a step (a stop finishes the step; a kill loses the steps since the last checkpoint).
 """
 import errno
 import hashlib
@@ -43,8 +42,8 @@ from engine.errors import BadInput, printable, reason, stops
 from engine.files import digest, hold, release, sync, write
 from engine.folders import save_model, save_tokenizer
 
-# What may differ from the run's own on --resume: where it lies, how long it goes on, and what
-# changes memory and speed but no gradient (beyond rounding).
+# Settings that may change on --resume: the folder, the number of steps, and those that change
+# memory and speed but not the gradient (beyond rounding).
 FREE = {"resume", "name", "steps", "save_every", "pages_every", "device", "tokens_per_microbatch",
         "checkpointing", "compile"}
 
@@ -53,10 +52,10 @@ FREE = {"resume", "name", "steps", "save_every", "pages_every", "device", "token
 
 @contextmanager
 def whole(final, step, run):
-    """A new folder to write into, which takes the place of `final` when the block ends, or never.
+    """A new folder to write into. It replaces `final` when the block ends without an error.
 
-    The one before stays as FINAL.old, and its own predecessor makes room first: there are never
-    more than two. Raises BadInput where the disk refuses, and the one before is still whole then.
+    The previous one stays as FINAL.old, and the one before that is deleted first: there are never
+    more than two. Raises BadInput if the disk fails; the previous one is still complete then.
     """
     new, old = (final.with_name(final.name + end) for end in (".new", ".old"))
     try:
@@ -96,13 +95,13 @@ def snapshot(folder, model, step):
     final = folder / "snapshots" / f"step_{step:05d}"
     with whole(final, step, folder) as new:
         save_model(new, model, for_others=False)
-    shutil.rmtree(final.with_name(final.name + ".old"), ignore_errors=True)  # a step done again
+    shutil.rmtree(final.with_name(final.name + ".old"), ignore_errors=True)  # of a repeated step
 
 
 def check_room(folder, optimizer, snapshots=0):
-    """Raise BadInput unless two checkpoints and so many snapshots fit on the disk of `folder`.
+    """Raise BadInput unless two checkpoints and this many snapshots fit on the disk of `folder`.
 
-    A checkpoint is three times the weights: Adam keeps two more numbers for each.
+    A checkpoint is three times the weights, because Adam keeps two more numbers per weight.
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     weights = sum(p.numel() * p.element_size() for p in parameters)
@@ -119,7 +118,7 @@ def check_room(folder, optimizer, snapshots=0):
 
 
 def step_of(path):
-    """The step of a whole checkpoint. Raises BadInput with the name of the file that is not."""
+    """The step of a complete checkpoint. Raises BadInput that names the missing or damaged file."""
     try:
         manifest = json.loads((path / "manifest.json").read_text())
         step, files = int(manifest["step"]), manifest["files"]
@@ -133,12 +132,12 @@ def step_of(path):
         if file.stat().st_size != size:
             raise BadInput(f"{file} has {file.stat().st_size} bytes, not {size}")
         if digest(file) != sha:
-            raise BadInput(f"{file} was changed: it has not the SHA-256 of manifest.json")
+            raise BadInput(f"{file} was changed: its SHA-256 is not the one in manifest.json")
     return step
 
 
 def last(folder, then="go on with --resume {}"):
-    """What a crash of this run leaves, and what to do with it: half a sentence."""
+    """What is saved if this run crashes, and how to continue: the end of an error sentence."""
     for name in ("checkpoint", "checkpoint.new", "checkpoint.old"):
         try:
             step = json.loads((folder / name / "manifest.json").read_text())["step"]
@@ -149,23 +148,23 @@ def last(folder, then="go on with --resume {}"):
 
 
 def run_folder(resume):
-    """The folder of the run, given it or one of its checkpoints."""
+    """The run's folder, given that folder or one of its checkpoints."""
     path = Path(resume)
     return path.parent if path.name in ("checkpoint", "checkpoint.new", "checkpoint.old") else path
 
 
 def find(resume, held=False):
-    """The whole checkpoint that `--resume` means, a path; the newest if it names a run's folder.
+    """The path of the checkpoint that `--resume` means; the newest if it names a run's folder.
 
-    held: keep other processes off the run from here on, for none may move the checkpoint before it
-    is read. Raises BadInput for a damaged one, with the older one offered where there is one.
+    held: lock the run from here on, so that no other process moves the checkpoint before it is
+    read. Raises BadInput for a damaged checkpoint, and names the older one if there is one.
     """
     folder, path, old = run_folder(resume), Path(resume), None
     if held:
         hold(folder)
     if folder == path:
         path, old = folder / "checkpoint", folder / "checkpoint.old"
-        if not path.exists():  # stopped in the middle of `whole`, or never saved
+        if not path.exists():  # the run stopped inside `whole`, or never saved
             new = folder / "checkpoint.new"
             path, old = (new, old) if (new / "manifest.json").exists() else (old, None)
     if not path.exists():
@@ -184,7 +183,7 @@ def find(resume, held=False):
 
 
 def latest(method):
-    """The folder in runs/ whose checkpoint, among this method's runs, was written last (str)."""
+    """The folder (str) in runs/ with this method's newest checkpoint."""
     times = {}
     for path in Path("runs").glob("*/checkpoint*/manifest.json"):
         run = path.parent.parent
@@ -200,7 +199,7 @@ def latest(method):
 
 
 def differing(saved, now):
-    """The settings, other than FREE ones, in which two dicts differ, as one phrase ("" if none)."""
+    """The settings outside FREE in which two dicts differ, as one phrase ("" if none)."""
     words = {"kl_reference": "the reference of --kl, what --model names,",
              "kl_reference_config": "the config.json of the reference of --kl, of --model,"}
     wrong = [key for key in saved if key not in FREE and saved[key] != now.get(key)]
@@ -209,34 +208,34 @@ def differing(saved, now):
 
 
 def fingerprint(model):
-    """16 digits of the SHA-256 of the weights: of each tensor some 4,096 numbers, and the sum of
-    all of its bits, which one number alone moves. The same on every device."""
+    """16 digits of a SHA-256 of the weights: about 4,096 numbers of each tensor, and the sum of all
+    its bits, which changes with any single number. The same on every device."""
     found = hashlib.sha256()
     for title, tensor in model.state_dict().items():
         flat = tensor.detach().reshape(-1).clone()  # memory of its own, to be read as int64
         some = flat[::len(flat) // 4096 + 1].float().cpu()
         raw = flat.view(torch.uint8)
         end = len(raw) // 8 * 8
-        total = int(raw[:end].view(torch.int64).sum())  # modulo 2^64, so in any order
+        total = int(raw[:end].view(torch.int64).sum())  # modulo 2^64, so the order does not matter
         rest = raw[end:].tolist()
         found.update(f"{title} {total} {rest} ".encode() + some.numpy().tobytes())
     return found.hexdigest()[:16]
 
 
 def short_sha(value):
-    """The first 16 digits of the SHA-256 of what JSON can hold."""
+    """The first 16 digits of the SHA-256 of a value that JSON can hold."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def settings_of(config):
-    """What a model's config says of its computation, without who wrote it and where it lay."""
+    """The settings of a model's config that change its computation: no versions, no paths."""
     said = getattr(config, "to_diff_dict", dict)()
     return {k: v for k, v in said.items() if k not in (
         "_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache")}
 
 
 def refuse_another_shape(adam, step, optimizer, path):
-    """Raise ValueError unless this Adam state is of the optimizer's parameters and of this step."""
+    """Raise ValueError unless this Adam state fits the optimizer's parameters and this step."""
     told = json.loads((path / "manifest.json").read_text())["step"]
     if type(step) is not int or step != told or step < 0:
         raise ValueError(f"it is of step {step!r}, and manifest.json of step {told!r}")
@@ -253,11 +252,11 @@ def refuse_another_shape(adam, step, optimizer, path):
 
 
 def restore(path, optimizer, settings):
-    """Put Adam's state back from a checkpoint `find` found, make it the last; returns the step."""
+    """Load Adam's state from a checkpoint of `find` and make it the newest. Returns the step."""
     try:
         state = torch.load(path / "trainer.pt", "cpu", weights_only=True)
         adam, step, saved = state["optimizer"]["state"], state["step"], state["settings"]
-        # Our own groups: the saved ones say whether Adam was fused, which a CPU's is not.
+        # Keep our own groups: the saved ones may say that Adam is fused, which a CPU cannot be.
         groups = optimizer.state_dict()["param_groups"]
         wrong = differing(saved, settings)
         if not wrong:
@@ -270,7 +269,7 @@ def restore(path, optimizer, settings):
     if wrong:
         raise BadInput(f"--resume: {path} was made with other settings: {wrong}; "
                        "start a new run for them.")
-    if path.name != "checkpoint":  # an older one, asked for or all there is, becomes the last
+    if path.name != "checkpoint":  # an older one becomes the newest
         shutil.rmtree(path.with_name("checkpoint"), ignore_errors=True)
         os.rename(path, path.with_name("checkpoint"))
     return step
@@ -281,13 +280,13 @@ def restore(path, optimizer, settings):
 
 @contextmanager
 def graceful_stop(run, config):
-    """Around the steps of a run, an object with .folder, .step (the last whole one) and .signal.
+    """Goes around the steps of `run`, which has .folder, .step (the last finished) and .signal.
 
-    Ctrl-C, SIGTERM or SIGHUP (a closed terminal) sets .signal, so that the loop ends after a whole
-    step; a second one leaves at once, which a file here survives at any moment; not a second
-    SIGHUP, for a terminal may send several. Full memory, a full disk and numbers that are
-    not finite become BadInput, with the step, what to change and the last checkpoint. In threads
-    other than the main one signals are left alone.
+    Ctrl-C, SIGTERM or SIGHUP (a closed terminal) sets .signal, and the loop ends after the current
+    step. A second signal stops at once; the files survive this at any moment. A second SIGHUP does
+    nothing, because a terminal may send several. Full memory, a full disk and numbers that are not
+    finite become BadInput, with the step, what to change and the last checkpoint. Only the main
+    thread handles signals.
     """
     folder = run.folder
     main = threading.current_thread() is threading.main_thread()
@@ -331,7 +330,7 @@ def graceful_stop(run, config):
 
 
 def ways_to_less_memory(config):
-    """The flags to change where the memory is full, the best first."""
+    """The flags to change if the memory is full, the best first."""
     ways = [f"halve --tokens-per-microbatch ({config.tokens_per_microbatch})"]
     ways += ["add " + "--no-compile " * config.compile + "--checkpointing"] * (
         not config.checkpointing)

@@ -3,11 +3,11 @@ import math
 
 
 def longest_row(config):
-    """(tokens that a row may have, why no more): the model's context, or less.
+    """(the most tokens in a row, the reason): the model's context, or less.
 
-    RoPE of the kinds longrope and dynamic turns by other angles once a row is longer than the
-    original context, and keys that are in the cache by then were turned by the old ones. YaRN is
-    often switched on by a factor alone, which makes the context so much longer.
+    RoPE of the kinds longrope and dynamic changes its angles once a row is longer than the original
+    context. Keys that are already in the cache keep the old angles, which would be wrong. YaRN is
+    often switched on only by a factor, which multiplies the context.
     """
     context = getattr(config, "max_position_embeddings", None) or math.inf
     for rope in rope_settings(config):
@@ -30,22 +30,22 @@ def longest_row(config):
 
 
 def narrowest_window(config):
-    """Tokens that a layer of this config looks back at least, if it looks through a window."""
+    """Size in tokens of the smallest sliding window of this config; infinity without one."""
     names = ("sliding_window", "attention_chunk_size", "local_attention", "window_size")
     return min((size for name in names if isinstance(size := getattr(config, name, None), int)
                 and size > 0), default=math.inf)
 
 
 def rope_settings(config):
-    """The config's RoPE settings, dicts: one, or one for each type of layer."""
+    """The config's RoPE settings: a list of one dict, or of one for each type of layer."""
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     nested = [one for one in rope.values() if isinstance(one, dict)]
     return nested or [rope]
 
 
 def rows_that_fit(lengths, left, context):
-    """Numbers of prompts in lists, each to be sampled at once: the longest of a list and the most
-    tokens that one of it has left fit into the context. One list, unless the context is short."""
+    """Lists of prompt numbers; each list is sampled at once. In each, the longest prompt plus the
+    largest number of new tokens fits in the context. Usually this is one list."""
     lists, longest, most = [], 0, 0
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         most = max(most, left[i])

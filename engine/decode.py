@@ -1,13 +1,13 @@
-r"""The sampler's inner loop on a CUDA card: one token a row, captured once as a CUDA graph.
+r"""The sampler's inner loop on a CUDA card: one token per row, captured once as a CUDA graph.
 
 Skip this on a first reading.
 
-    rollout.sample(...)         # comes here by itself, for the architectures of `supports`
-    python examples/bench.py    # how fast that is
+    rollout.sample(...)         # uses this file for the architectures of `supports`
+    python examples/bench.py    # measures its speed
 
-A card reads the 0.6 billion weights of Qwen3-0.6B in half a millisecond; launching the thousand
-kernels of one Hugging Face decode step from Python takes thirty. So the step is written out here,
-fused where that is easy, and captured as a CUDA graph, which replays it in one launch:
+A card reads the 0.6 billion weights of Qwen3-0.6B in half a millisecond. Launching the thousand
+kernels of one Hugging Face decode step from Python takes 30 ms. So this file writes the step out,
+fuses what is easy to fuse, and captures it as a CUDA graph, which replays it in one launch:
 
     x = embedding of the last token                                (R, H), fp32 as in training
     in each layer:
@@ -15,13 +15,13 @@ fused where that is easy, and captured as a CUDA graph, which replays it in one 
         k, v -> the cache;  a = softmax(q K' / sqrt(D)) V          one kernel, `append_and_attend`
         x = x + W_o a
         x = x + W_down (silu(gate) * up)                           gate and up: one product
-    draw the next token, store it, stop the rows that said a stop token
+    draw the next token, store it, stop the rows that drew a stop token
 
-Nothing in it waits for the CPU, which looks once in 16 steps whether anybody still speaks. A row
-reads the filled part of its own cache and no more. When half of the rows have stopped, those that
-speak move to the front of the state (the cache stays where it is), and a graph of half the size
-takes over. Weights are cast to bf16 once a call. Cache and graphs live for one call alone: a
-capture costs about as much as two steps without one, and the update needs the memory.
+The step never waits for the CPU, which checks only every 16 steps whether a row is unfinished. A
+row reads only the filled part of its own cache. When half of the rows have stopped, the unfinished
+rows move to the front of the state, and a graph of half the size takes over. The cache does not
+move. Weights are cast to bf16 once per call. Cache and graphs live for one call: a capture costs
+about as much as two plain steps, and the update needs the memory.
 
 What we left out, on purpose: paged caches, refilling a stopped row, several cards, quantisation.
 """
@@ -38,7 +38,7 @@ from engine.seeds import uniforms
 try:
     import triton
     import triton.language as tl
-except ImportError:  # no CUDA build of PyTorch: `attend` below says the same in plain PyTorch
+except ImportError:  # no CUDA build of PyTorch: `attend` below is the same in plain PyTorch
     triton = None
 
 
@@ -48,7 +48,7 @@ def supports(model):
     return (triton is not None and model.device.type == "cuda"
             and c.model_type in ("llama", "qwen2", "qwen3") and c.hidden_act == "silu"
             and set(getattr(c, "layer_types", None) or ["full_attention"]) == {"full_attention"}
-            and head_width(c) in (32, 64, 128, 256))  # what the kernel's tensor-core tiles allow
+            and head_width(c) in (32, 64, 128, 256))  # sizes that the kernel's tensor cores allow
 
 
 # -------------------------------------------------------------------------- the pieces of a step
@@ -56,7 +56,7 @@ def supports(model):
 
 @contextmanager
 def uncompiled():
-    """Inside, compiled layers run as they are written: those compiled to train know no cache."""
+    """Inside, compiled layers run uncompiled: they were compiled for training, without a cache."""
     if "torch._dynamo" not in sys.modules:  # nothing is compiled, and the import takes seconds
         yield
         return
@@ -65,14 +65,14 @@ def uncompiled():
 
 
 def compiled(function):
-    """torch.compile for any number of rows of its first argument (rows, width), and this width.
+    """torch.compile with a free number of rows and a fixed width of the first argument.
 
-    Were the width free, too, a model could get a kernel that was tuned for another: Inductor keeps
-    them on disk. (Of rows, a kernel is still tuned for the number that came first.) Eight widths a
-    process, more run uncompiled. The first argument is marked: give it to nothing else compiled.
+    With a free width, a model could get a kernel that was tuned for another, because Inductor keeps
+    kernels on disk. (Each kernel is still tuned for the first number of rows.) More than eight
+    widths run uncompiled. The first argument gets a mark: pass it to no other compiled function.
     """
     @functools.cache
-    def of_any_width():  # at the first call: to import the compiler takes seconds
+    def of_any_width():  # at the first call, because importing the compiler takes seconds
         return torch.compile(function, dynamic=True)
 
     @functools.wraps(function)
@@ -89,16 +89,16 @@ def add_norm(x, delta, weight, eps, dtype):
 
 
 def gated(gate_up):
-    """silu(gate) * up, from both side by side: (R, 2 I) -> (R, I)."""
+    """silu(gate) * up, of [gate, up] in one tensor: (R, 2 I) -> (R, I)."""
     gate, up = gate_up.chunk(2, -1)  # (R, I) each
     return F.silu(gate) * up
 
 
 def draw_by_blocks(logits, u, temperature, width=256):
-    """rollout.draw for temperature > 0 without cut-offs; its running sum is over V / 256 blocks.
+    """rollout.draw for temperature > 0 without top-k and top-p, in V / 256 blocks of tokens.
 
-    logits (R, V), u (R,) float64 in (0, 1). Returns ids (R,) and logprobs (R,) fp32. First the
-    block in which the distribution function reaches u, then the token inside it.
+    logits (R, V), u (R,) float64 in (0, 1). Returns ids (R,) and logprobs (R,) fp32. It finds the
+    block in which the cumulative distribution reaches u, then the token inside it.
     """
     logits = logits.float() / temperature  # (R, V)
     normaliser = logits.logsumexp(-1, keepdim=True)  # (R, 1)
@@ -110,7 +110,7 @@ def draw_by_blocks(logits, u, temperature, width=256):
     block = torch.searchsorted(upto, target)  # (R, 1)
     before = F.pad(upto, (1, 0)).gather(1, block)  # (R, 1)
     inside = p.gather(1, block[:, :, None].expand(-1, -1, width))[:, 0].double().cumsum(-1)
-    # As a share of the block, so that rounding can not push the target past the block's last token.
+    # As a share of the block: rounding cannot move the target past the block's last token.
     share = (target - before) / mass.gather(1, block)  # (R, 1)
     place = torch.searchsorted(inside, share.clamp(max=1) * inside[:, -1:])  # (R, 1)
     ids = block * width + place  # (R, 1)
@@ -118,7 +118,7 @@ def draw_by_blocks(logits, u, temperature, width=256):
 
 
 def attend(qkv, keys, values, rows, places, lengths, cos, sin, q_norm, k_norm, eps):
-    """Plain PyTorch for `append_and_attend` below: the kernel's oracle, and what runs on a CPU.
+    """`append_and_attend` below in plain PyTorch: for tests of the kernel, and for a CPU.
 
     qkv (R, (Hq + 2 Hk) D): heads of q, k, v side by side. keys, values (rows, Hk, slots, D): this
     layer's cache, which gets k and v of row rows[i] at places[i]. lengths (R,): slots to attend to.
@@ -150,10 +150,10 @@ if triton is not None:
                           eps, scale, slots, HQ: tl.constexpr, HK: tl.constexpr, D: tl.constexpr,
                           HALF: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
                           NORM: tl.constexpr):
-        """One program a row and key head: norm, rotate, append to the cache, attend to it.
+        """One program per row and key head: norm, rotate, append to the cache, attend to it.
 
-        The Hq / Hk query heads that share the key head are the rows of one small matrix, padded to
-        16, the least a tensor core takes. Keys go in two halves, which is how RoPE pairs them.
+        The Hq / Hk query heads of a key head are the rows of a small matrix. It is padded to 16
+        rows, the minimum of a tensor core. RoPE pairs two halves, so keys are loaded in halves.
         """
         i, head = tl.program_id(0), tl.program_id(1)
         row, place, length = tl.load(rows + i), tl.load(places + i), tl.load(lengths + i)
@@ -213,7 +213,7 @@ def attend_on_card(qkv, keys, values, rows, places, lengths, cos, sin, q_norm, k
     R, (_, HK, slots, D) = len(qkv), keys.shape
     HQ = qkv.shape[1] // D - 2 * HK
     out = torch.empty(R, HQ * D, dtype=qkv.dtype, device=qkv.device)
-    # Many small programs hide each other's waiting; few must be large, to ask for much at a time.
+    # Many small programs hide each other's memory latency. Few programs need large blocks instead.
     block, warps = (max(16, 4096 // D), max(1, D // 128)) if R * HK >= 256 else (64, 4)
     append_and_attend[R, HK](
         qkv, keys, values, out, rows, places, lengths, cos, sin, q_norm, k_norm, eps, D ** -.5,
@@ -263,10 +263,10 @@ class Decoder:
             for function in (add_norm, gated, draw_by_blocks))
 
     def prefill(self, model, cache, prompt_ids, prompt_mask, samples):
-        """Fill ours from n right-padded prompts (n, P), each shared by its samples; `cache` is an
-        empty one of Hugging Face's."""
+        """Fill our cache from n right-padded prompts (n, P), each copied for its samples. `cache`
+        is an empty one of Hugging Face's."""
         with uncompiled():
-            # By place: transformers 5.24 renamed the fourth argument, past_key_values, to cache.
+            # The fourth argument has no name here: transformers 5.24 renamed it to cache.
             model.base_model(prompt_ids, prompt_mask, None, cache, use_cache=True)
         n, P = prompt_ids.shape
         for layer, keys, values in zip(cache.layers, self.keys, self.values):
@@ -292,28 +292,28 @@ class Decoder:
 
 def generate(model, prompt_ids, prompt_mask, samples, keys, stops, max_new_tokens, temperature,
              top_p, top_k, pad_id, bar, draw, new_cache):
-    """rollout.generate, fast: the same arguments and results, see there.
+    """A fast rollout.generate with the same arguments and results.
 
-    draw(logits, u, temperature, top_p, top_k) and new_cache(config=...) are rollout's own.
+    draw(logits, u, temperature, top_p, top_k) and new_cache(config=...) come from rollout.py.
     """
     B, T, device = len(keys), max_new_tokens, keys.device
     starts = prompt_mask.sum(1).repeat_interleave(samples)  # (B,) slot of the first new token
     decoder = Decoder(model, B, int(starts.max()) + T)
     decoder.prefill(model, new_cache(config=model.config), prompt_ids, prompt_mask, samples)
-    ids = torch.full((B, T + 1), pad_id, device=device)  # (B, T + 1) the last column is a bin
+    ids = torch.full((B, T + 1), pad_id, device=device)  # (B, T + 1) stopped rows write to T
     logprobs = torch.zeros(B, T + 1, device=device)      # (B, T + 1)
     lengths = torch.full((B,), T, device=device)                # (B,)
     finished = torch.zeros(B, dtype=torch.bool, device=device)  # (B,)
     last = prompt_mask.sum(1, keepdim=True) - 1  # (n, 1)
-    # The state of a step. The first one reads the prompt's last token once more: its keys are in
-    # the cache already, and it yields the logits that the first draw needs.
+    # The state of a step. The first step reads the prompt's last token again. Its keys are already
+    # in the cache, and it gives the logits for the first draw.
     state = {"token": prompt_ids.gather(1, last)[:, 0].repeat_interleave(samples),
              "row": torch.arange(B, device=device), "place": starts - 1, "start": starts.clone(),
              "key": keys.clone(), "alive": torch.ones(B, dtype=torch.bool, device=device)}
 
     def step(R):
         token, row, place, start, key, alive = (x[:R] for x in state.values())
-        filled = torch.where(alive, place + 1, 1)  # (R,) a row that stopped costs nothing
+        filled = torch.where(alive, place + 1, 1)  # (R,) a stopped row takes no time
         logits = decoder.logits(token, row, place, filled)  # (R, V)
         t = place + 1 - start  # (R,) which token of the completion is drawn
         if temperature == 0 or top_k or top_p < 1:
@@ -329,12 +329,12 @@ def generate(model, prompt_ids, prompt_mask, samples, keys, stops, max_new_token
         place.add_(alive.long())
         alive.logical_and_(~stopped & (t + 1 < T))
 
-    # Autocast off: all is cast already, and inside a graph its cache of casts would go stale.
+    # No autocast: everything is cast already, and its cached casts would be stale inside a graph.
     with torch.autocast(device.type, enabled=False):
         R, graph = B, None
         for t in range(T):
             if t % 16 == 0 and t:
-                alive = int(state["alive"].sum())  # the one place that waits for the card
+                alive = int(state["alive"].sum())  # the only GPU sync of the loop
                 bar.update(16 * alive)
                 if alive == 0:
                     break
@@ -350,7 +350,7 @@ def generate(model, prompt_ids, prompt_mask, samples, keys, stops, max_new_token
             elif graph:
                 graph.replay()
             else:
-                step(R)  # uncaptured: compiles and warms up what the capture then records
+                step(R)  # not captured: compiles and warms up before the capture
                 torch.cuda.synchronize()
                 graph = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(graph):

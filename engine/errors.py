@@ -1,4 +1,4 @@
-"""Mistakes told in one sentence, and the wrapper of every command line. Skip on a first reading."""
+"""One-sentence error messages, and the wrapper of every command. Skip this on a first reading."""
 import errno
 import hashlib
 import logging
@@ -17,12 +17,12 @@ class BadInput(ValueError):
 
 # ------------------------------------------------------------------------------ the console
 
-# What we send on purpose: the colours of show.py, and tqdm's way back up.
+# Codes that we send on purpose: the colours of show.py, and tqdm's cursor-up.
 OURS = re.compile(r"(\x1b\[38;5;16;48;5;\d+m|\x1b\[0m|\x1b\[A)")
 
 
 def printable(text, kept="\n\t"):
-    """Text of a model or a file, for a terminal: control characters are shown, not obeyed."""
+    """Text of a model or a file for a terminal: control characters are escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode()
@@ -30,7 +30,7 @@ def printable(text, kept="\n\t"):
 
 
 def at_most(name, size):
-    """A file's name of at most so many bytes: the rest of a longer one is told by its SHA-256."""
+    """A file name of at most `size` bytes. The end of a longer one becomes its SHA-256."""
     raw = os.fsencode(name)
     if len(raw) <= size:
         return name
@@ -39,11 +39,11 @@ def at_most(name, size):
 
 
 class Console:
-    """stdout or stderr of a command: it obeys no foreign text, and ends nothing when it is gone.
+    """stdout or stderr of a command. It escapes foreign text, and a closed console is no error.
 
-    Foreign text comes by many ways, also from libraries that quote a config.json, so that control
-    characters are escaped here as well. What the console's encoding lacks is escaped, too. Where
-    nobody reads any more (`| head`, a closed terminal), the rest is dropped: a training goes on.
+    Foreign text comes in many ways, for example from libraries that quote a config.json. So control
+    characters are escaped here, too, and characters that the console's encoding lacks. If nobody
+    reads any more (`| head`, a closed terminal), the rest is dropped and training continues.
     """
 
     def __init__(self, stream, kept):
@@ -52,7 +52,7 @@ class Console:
             stream.reconfigure(errors="backslashreplace")
 
     def write(self, text):
-        parts = OURS.split(text)  # ours are those of odd number
+        parts = OURS.split(text)  # our own codes have odd indices
         parts[::2] = [printable(part, self.kept) for part in parts[::2]]
         self.until_it_is_gone(self.stream.write, "".join(parts))
         return len(text)
@@ -99,7 +99,7 @@ def console():
 
 
 def reason(error):
-    """First line of an error's text, and of the one that it came from where that says more."""
+    """First line of an error's text, and of the error that caused it if that says more."""
     texts = []
     while error is not None and len(texts) < 20:
         text = getattr(error, "strerror", None) or str(error).strip().partition("\n")[0]
@@ -110,23 +110,23 @@ def reason(error):
 
 
 def stops():
-    """The signals that end a command as Ctrl-C does; nohup has SIGHUP ignored, and it stays so."""
+    """The signals that end a command like Ctrl-C. Under nohup SIGHUP stays ignored."""
     hangup = getattr(signal, "SIGHUP", None)  # Windows has none
     ignored = hangup is None or signal.getsignal(hangup) is signal.SIG_IGN
     return [signal.SIGTERM] if ignored else [signal.SIGTERM, hangup]
 
 
 def run_cli(main):
-    """Call `main()`: what stops it ends in one sentence and an exit code, not in a traceback.
+    """Call `main()`. If something stops it, print one sentence and exit with a code, no traceback.
 
-    2: a mistake of the user's, a full card or disk, NaN. 128 and the signal's number: 130 by
-    Ctrl-C, 143 by SIGTERM, 129 by SIGHUP, a closed terminal.
+    2: a user's mistake, a full card or disk, NaN. 128 plus the signal's number: 130 by Ctrl-C, 143
+    by SIGTERM, 129 by SIGHUP (a closed terminal).
     """
     signals = []
 
-    def on_signal(number, _):  # as Ctrl-C, so that whatever cleans up after that does here
+    def on_signal(number, _):  # raise what Ctrl-C raises, so that the same clean-up runs
         signals.append(number)
-        if len(signals) == 1 or number == signal.SIGTERM:  # a terminal hangs up more than once
+        if len(signals) == 1 or number == signal.SIGTERM:  # a terminal may send several SIGHUPs
             raise KeyboardInterrupt
 
     before = {number: signal.signal(number, on_signal) for number in stops()}
@@ -141,7 +141,7 @@ def run_cli(main):
 
 
 def code_of(main, signals):
-    """Call `main()`; the exit code, with its sentence on stderr unless that is 0."""
+    """Call `main()`. Returns the exit code; unless it is 0, a sentence goes to stderr."""
     try:
         main()
         return 0

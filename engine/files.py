@@ -1,4 +1,4 @@
-"""Files that survive a crash: replaced whole, appended by the line, held by one process at a time.
+"""Files that survive a crash: replaced as a whole, appended line by line, locked by one process.
 
 Skip this on a first reading.
 """
@@ -15,7 +15,7 @@ except ImportError:  # Windows has none
 
 from engine.errors import BadInput
 
-# What a system says that cannot flush a folder: Windows opens none, some file systems flush none.
+# Errors where a folder cannot be flushed (some file systems) or not even opened (Windows).
 NO_FOLDERS = (errno.EACCES, errno.EPERM, errno.EBADF, errno.EINVAL, errno.ENOTSUP)
 HELD = {}  # folder of a run -> its open lock file
 
@@ -35,7 +35,7 @@ def sync(path):
 
 
 def write(path, text):
-    """Replace a text file: a reader, or a crash, finds the old one or the new one, never half."""
+    """Replace a text file. A reader, or a crash, finds the old one or the new one, never half."""
     new = path.with_name(path.name + ".new")
     with open(new, "w", encoding="utf-8") as file:
         file.write(text)
@@ -45,7 +45,7 @@ def write(path, text):
 
 
 def append(path, rows):
-    """Add one JSON line a row."""
+    """Add one JSON line per row."""
     with open(path, "a", encoding="utf-8") as file:
         file.write("".join(json.dumps(row) + "\n" for row in rows))
         file.flush()
@@ -53,10 +53,10 @@ def append(path, rows):
 
 
 def drop_steps_after(path, step):
-    """Drop the lines of later steps, which are done again, and a last line that is only half there.
+    """Drop the lines of later steps, which will run again, and an incomplete last line.
 
-    Steps up to `step` that have no line are named on stderr. Raises BadInput for any other line
-    that is no JSON object with a "step".
+    A note on stderr names steps up to `step` without a line. Raises BadInput for any other line
+    that is not a JSON object with a "step".
     """
     raw = path.read_bytes() if path.exists() else b""
     lines, kept, found = raw[:raw.rfind(b"\n") + 1].splitlines(keepends=True), [], set()
@@ -70,7 +70,7 @@ def drop_steps_after(path, step):
     lost = [at for at in range(1, step + 1) if at not in found]
     if lost:
         print(f"{path}: {len(lost)} of the {step} steps before have no line any more, the first of "
-              f"them step {lost[0]}; the run goes on without.", file=sys.stderr, flush=True)
+              f"them step {lost[0]}; the run continues without.", file=sys.stderr, flush=True)
     if b"".join(kept) != raw:
         write(path, b"".join(kept).decode())
 
@@ -85,9 +85,9 @@ def digest(path):
 
 
 def hold(folder):
-    """Keep a run's folder for this process. Raises BadInput where another process has it.
+    """Lock a run's folder for this process. Raises BadInput if another process has it.
 
-    The lock is the process's: it goes with a kill, and workers that were forked do not share it.
+    The lock belongs to the process. A kill releases it, and forked workers do not share it.
     """
     place = os.path.realpath(folder)
     if place in HELD:
@@ -116,8 +116,8 @@ def lock(path):
 
 
 def database_lock(path):
-    """The same where Python has no locks for files: SQLite locks its own on every system."""
-    import sqlite3  # here: some builds of Python lack it, and need it as little
+    """The same for a Python without file locks: SQLite can lock its own file on every system."""
+    import sqlite3  # here, not above: some builds of Python lack it
 
     base = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
     try:
@@ -132,7 +132,7 @@ def database_lock(path):
 
 
 def release(folder):
-    """Let another process go on with this run."""
+    """Unlock the run for other processes."""
     file = HELD.pop(os.path.realpath(folder), None)
     if file:
         file.close()

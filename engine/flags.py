@@ -1,4 +1,4 @@
-"""The flags of every method, their defaults, and what is refused before anything is loaded.
+"""The flags of every method, their defaults, and the checks before anything is loaded.
 
 Skip this on a first reading.
 """
@@ -14,12 +14,12 @@ import torch
 from engine.checkpoints import differing, latest, run_folder
 from engine.errors import BadInput, at_most
 
-# The tiny embedded model learns in a minute at settings that would wreck a real one. They were
-# chosen with grpo.py alone and then frozen; the learning rate is what the study's sweep chose.
+# The tiny embedded model learns in a minute, with settings that would ruin a real one. We chose
+# them with grpo.py only, and then froze them; the learning rate is what the study's sweep chose.
 DEMO = dict(data="arithmetic", device="cpu", steps=40, prompts=16, max_new_tokens=72, lr=1e-4,
             warmup=5, tokens_per_microbatch=8192, eval_problems=200, eval_samples=4,
             save_every=2)  # a save takes a tenth of a step
-# Long chains in small batches: where it pays to know which line was wrong (data/make_tiny.py).
+# Long chains in small batches: here it helps to know which line was wrong (data/make_tiny.py).
 DEMO_LONG = {**DEMO, "data": "arithmetic-long", "steps": 80, "prompts": 2, "max_new_tokens": 160,
              "lr": 5e-5, "save_every": 10}
 DEMOS = {"tiny": DEMO, "tiny-long": DEMO_LONG}
@@ -28,7 +28,7 @@ DEMOS = {"tiny": DEMO, "tiny-long": DEMO_LONG}
 
 
 class Help(argparse.ArgumentDefaultsHelpFormatter):
-    """--help with a flag's default, and the demonstration's beside it where that is another."""
+    """--help with each flag's default, and the demonstration's default if it differs."""
 
     def _get_help_string(self, action):
         text = super()._get_help_string(action)
@@ -40,13 +40,13 @@ class Help(argparse.ArgumentDefaultsHelpFormatter):
 
 
 def flags(method, description):
-    """The parser of a method: its own flags are added to it afterwards and are listed first.
+    """The parser of a method. The method adds its own flags later; they are listed first.
 
-    Without --model, or with --model tiny-long, the defaults are a demonstration's, see DEMOS.
+    Without --model, or with --model tiny-long, the defaults are those of a demonstration in DEMOS.
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=Help,
-        epilog="--model tiny-long has defaults of its own: "
+        epilog="--model tiny-long has its own defaults: "
                + ", ".join(f"--{k.replace('_', '-')} {v}" for k, v in DEMO_LONG.items()))
     parser.set_defaults(method=method)
     model_flags(parser.add_argument_group("model and data").add_argument)
@@ -68,9 +68,9 @@ def model_flags(add):
     add("--thinking", action="store_true",
         help="let a model that can think before it answers (Qwen3) do so")
     add("--eval-problems", type=int, default=200,
-        help="held-out problems that are tried before and after the training")
+        help="held-out problems to evaluate before and after training")
     add("--eval-samples", type=int, default=1,
-        help="sampled completions for each held-out problem; a greedy one comes on top")
+        help="sampled completions per held-out problem, plus a greedy one")
 
 
 def rollout_flags(add):
@@ -83,38 +83,38 @@ def rollout_flags(add):
     add("--max-new-tokens", type=int, default=1024,
         help="tokens after which a completion is cut off")
     add("--temperature", type=float, default=1.0,
-        help="the logits are divided by this, in sampling and in the loss alike")
+        help="divide the logits by this, both in sampling and in the loss")
 
 
 def loss_flags(add):
     add("--lr", type=float, default=1e-6,
         help="AdamW's learning rate after the warm-up")
     add("--warmup", type=int, default=10,
-        help="steps over which the learning rate rises from 0 in a line")
+        help="steps in which the learning rate rises linearly from 0")
     add("--num-iterations", type=int, default=1,
         help="optimizer steps on each batch of rollouts")
     add("--loss", default="token", choices=["token", "sequence", "constant"],
-        help="what a token's term is divided by, see grpo.token_scale")
+        help="the denominator of a token's loss, see grpo.token_scale")
     add("--clip-low", type=float, default=0.2,
-        help="the policy ratio is clipped below 1 minus this")
+        help="clip the policy ratio below 1 minus this")
     add("--clip-high", type=float, default=0.28,
-        help="the policy ratio is clipped above 1 plus this")
+        help="clip the policy ratio above 1 plus this")
     add("--kl", type=float, default=0.0,
-        help="weight of the KL penalty towards the model of the start; 0 loads no reference")
+        help="weight of the KL penalty towards the initial model; 0 loads no reference")
     add("--scale-by-std", action="store_true",
         help="divide advantages by the standard deviation of their group's rewards")
     add("--mask-truncated", action="store_true",
-        help="leave completions that were cut off out of the loss; one that boxes answers again "
-             "and again up to the cut earns no reward in any case")
+        help="leave completions that were cut off out of the loss; one with two boxes or more "
+             "never earns a reward if it was cut off")
     add("--grad-clip", type=float, default=1.0,
-        help="the gradient is scaled down to this norm if it is larger")
+        help="scale the gradient down to this norm if it is larger")
 
 
 def control_flags(add):
     add("--credit", default="method",
         choices=["method", "shuffled", "uniform", "entropy", "oracle"],
         help="shuffled: the method's weights, permuted within each completion; uniform: all 1; "
-             "entropy: the token's own, mean 1; oracle: the first wrong line (arithmetic alone)")
+             "entropy: the token's own, mean 1; oracle: the first wrong line (arithmetic only)")
     add("--reward", default="outcome", choices=["outcome", "random"],
         help="random: a fair coin in place of the verdict")
 
@@ -123,7 +123,7 @@ def card_flags(add):
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu",
         help="cpu, cuda, or cuda:1 for the second card")
     add("--tokens-per-microbatch", type=int, default=2560,
-        help="tokens of one forward and backward, padding included; less takes less memory")
+        help="tokens of one forward and backward, with padding; fewer take less memory")
     add("--compile", action=argparse.BooleanOptionalAction, default=None,
         help="on CUDA: fuse and record the layers (engine/graphs.py), half a minute once; without "
              "this flag, long runs of large enough models do it")
@@ -133,11 +133,11 @@ def card_flags(add):
 
 def run_flags(add):
     add("--seed", type=int, default=0,
-        help="of the order of problems and of every random number")
+        help="seed of the order of problems and of every random number")
     add("--name", default="", type=os.path.expanduser,
         help="folder of the run; empty: runs/METHOD-MODEL-DATA-seedSEED")
     add("--resume", default="", type=os.path.expanduser,
-        help="go on with a run: its folder, or latest; its settings are kept")
+        help="continue a run: its folder, or latest; its settings are kept")
     add("--save-every", type=int, default=50,
         help="steps between checkpoints; 0: one at the end")
     add("--pages-every", type=int, default=20,
@@ -147,7 +147,7 @@ def run_flags(add):
 
 
 def parse(parser, argv=None):
-    """Parse the flags: DEMOS' defaults for an embedded model, the run's own with --resume."""
+    """Parse the flags. Defaults: DEMOS for an embedded model, the run's own with --resume."""
     args = parser.parse_args(argv)
     if args.resume:
         args = settings_of_the_run(parser, argv, args)
@@ -159,7 +159,7 @@ def parse(parser, argv=None):
         args.compile = False
     if not args.name:
         model = Path(args.model).resolve() if os.path.isdir(args.model) else Path(args.model)
-        model = run_folder(model)  # a run's checkpoint is called after the run
+        model = run_folder(model)  # name a run's checkpoint after the run
         data = Path(args.data.removesuffix(".jsonl"))
         args.name = (f"runs/{args.method}-{part_of_a_name(model.name, 'model')}"
                      f"-{part_of_a_name(data.name, 'data')}-seed{args.seed}")
@@ -167,12 +167,12 @@ def parse(parser, argv=None):
 
 
 def part_of_a_name(text, otherwise):
-    """What a user's or the hub's name gives to a folder's: letters, digits, dots and dashes."""
+    """A name made safe for a folder's name: letters, digits, dots and dashes."""
     return at_most(re.sub(r"[^\w.-]", "_", text).strip(".") or otherwise, 80)
 
 
 def settings_of_the_run(parser, argv, args):
-    """--resume: the settings are those that the run began with. Raises BadInput for other ones."""
+    """--resume: use the settings that the run began with. Raises BadInput for other ones."""
     method, resume = args.method, args.resume
     if resume == "latest":
         resume = latest(method)
@@ -199,10 +199,10 @@ def settings_of_the_run(parser, argv, args):
 def check(config):
     """Raise BadInput for settings that cannot work, before anything is loaded."""
     if config.group < 2:
-        raise BadInput(f"--group {config.group}: a group of one has no one to be compared with; "
+        raise BadInput(f"--group {config.group}: a group of one has nothing to compare with; "
                        "take 2 or more.")
     if config.temperature <= 0:
-        raise BadInput(f"--temperature {config.temperature}: greedy rollouts are all alike; "
+        raise BadInput(f"--temperature {config.temperature}: greedy rollouts are all the same; "
                        "take 1.0.")
     if config.compile and config.checkpointing:
         raise BadInput("--checkpointing: recordings of --compile keep what they compute; add "

@@ -1,8 +1,8 @@
-"""A model's folder that loads elsewhere, the same. Skip on a first reading.
+"""Save a model's folder so that it loads the same elsewhere. Skip on a first reading.
 
-transformers 5 writes some things in words of its own, which transformers 4, and the servers built
-on it, do not know: RoPE's base falls back to 10,000 and the number of experts to 128 without a
-word, the tokenizer's class is unknown. Here both spellings are written.
+transformers 5 uses some new names that transformers 4, and the servers built on it, do not know.
+There, RoPE's base becomes 10,000 and the number of experts 128 without an error, and the
+tokenizer's class is unknown. So we write both names.
 """
 import json
 import shutil
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from engine.errors import BadInput
 
-# How this folder was loaded, which is nobody else's business, and code that is not in the new one.
+# Flags of how this folder was loaded, and code that is not in the new folder: not saved.
 OF_THE_LOAD = ("auto_map", "backend", "is_local", "local_files_only", "trust_remote_code",
                "use_safetensors")
 
@@ -19,8 +19,8 @@ OF_THE_LOAD = ("auto_map", "backend", "is_local", "local_files_only", "trust_rem
 def save_model(folder, model, for_others=True):
     """Write weights, config.json and generation_config.json.
 
-    for_others: with the names that tensors have on the hub. transformers 5 joins the experts of a
-    layer in one tensor when it loads; without, they keep the names that they have in the model.
+    for_others: use the tensor names of the hub. Without it, tensors keep their names in the model,
+    where transformers 5 has joined the experts of a layer into one tensor.
     """
     model.save_pretrained(folder, save_original_format=for_others)
     mend_config(folder / "config.json", model.config)
@@ -41,8 +41,8 @@ def save_tokenizer(folder, tokenizer):
 
 
 def try_to_save(model, tokenizer, name):
-    """Save all but the weights into a folder that is then removed. Raises BadInput where that
-    fails: better before the first step than at the first checkpoint."""
+    """Save all but the weights into a temporary folder. Raises BadInput if that fails, so that it
+    fails before the first step and not at the first checkpoint."""
     folder = Path(tempfile.mkdtemp())
     try:
         model.config.save_pretrained(folder)
@@ -62,8 +62,8 @@ def put(path, content):
 
 
 def mend_config(path, known):
-    """In a config.json, the spellings of transformers 4 beside those of 5, and no code. `known`:
-    the config itself, which maps old names to the ones it uses."""
+    """Add transformers 4's names to a config.json and remove links to code. `known`: the config
+    object, which maps old names to new ones."""
     config = json.loads(path.read_text(encoding="utf-8"))
     config.pop("auto_map", None)
     for old, new in known.attribute_map.items():
@@ -78,8 +78,8 @@ def mend_config(path, known):
 
 
 def rope_read(known, config):
-    """What transformers 5 makes of this content of a config.json: rope_parameters, or the error.
-    For classes that transformers 4 never had, the old spelling may be one too many (Gemma 4)."""
+    """How transformers 5 reads this content of a config.json: rope_parameters, or the error. Some
+    classes that transformers 4 never had cannot take the old names (Gemma 4)."""
     try:
         return type(known).from_dict(json.loads(json.dumps(config))).rope_parameters
     except Exception as error:
@@ -87,8 +87,8 @@ def rope_read(known, config):
 
 
 def old_rope(rope):
-    """rope_parameters in the keys of transformers 4: one dict, or one for each type of layer, whose
-    full attention had rope_theta and whose windows had rope_local_base_freq (Gemma 3)."""
+    """rope_parameters with the keys of transformers 4. With a dict for each type of layer (Gemma 3)
+    full attention has rope_theta, and sliding windows have rope_local_base_freq."""
     if "full_attention" in rope and isinstance(rope["full_attention"], dict):
         old = old_rope(rope["full_attention"])
         window = rope.get("sliding_attention") or {}
@@ -97,7 +97,7 @@ def old_rope(rope):
         return old
     rope = {key: value for key, value in rope.items() if value is not None}
     old = {key: rope[key] for key in ("rope_theta", "partial_rotary_factor") if key in rope}
-    old["rope_scaling"] = None  # without it, some classes of transformers 4 scale by a default
+    old["rope_scaling"] = None  # without this, some classes of transformers 4 use a default scale
     if rope.get("rope_type", "default") != "default":
         old["rope_scaling"] = {key: value for key, value in rope.items() if key not in old}
         if "original_max_position_embeddings" in rope:

@@ -2,29 +2,29 @@ r"""A micro-batch's forward and backward as CUDA graphs: three launches in place
 
 Skip this on a first reading.
 
-    python grail.py --model Qwen/Qwen3-0.6B                  # on a card, by itself
+    python grail.py --model Qwen/Qwen3-0.6B                  # used by default on a card
     python grail.py --model Qwen/Qwen3-0.6B --no-compile     # as plain PyTorch
 
-A kernel of a small model runs for some microseconds, and Python needs longer than that to launch
-one, so the card waits. A CUDA graph is a recording of launches, addresses included, that is played
-without Python. Recorded once a shape, after torch.compile has fused what stands between the matrix
-products:
+A kernel of a small model runs for some microseconds. Python needs longer to launch it, so the card
+waits. A CUDA graph records the launches with their addresses and replays them without Python.
+torch.compile first fuses the operations between the matrix products. Then each shape is recorded
+once, as three graphs:
 
     forward     embeddings -> what the LM head reads
-    saliency    the gradient of that -> the gradient of the embeddings, weights left alone
-    backward    the same, and added to every weight's .grad
+    saliency    gradient of that -> gradient of the embeddings; weights get none
+    backward    the same, and it adds to every weight's .grad
 
-The LM head stays outside, because its shape follows the completions; its softmax and the gradient
-of that are a fused kernel each. Three rules:
+The LM head stays outside, because its shape depends on the completions. Its softmax and the
+softmax's gradient are one fused kernel each. Three rules:
 
-  * A row is padded to a multiple of 64 tokens, and rows are added up to the budget: a dozen shapes.
+  * Rows are padded to a multiple of 64 tokens, and rows are added up to the budget: ~12 shapes.
   * Recorded addresses must stay: .grad is set to zero, never freed, and inputs are copied in.
-  * All recordings share one pool of memory, so a forward ends the life of the one before it. The
-    sampler cannot have that pool: where the rest is too little for it, recordings are let go and
-    made again by the next update (rollout.sample).
+  * All recordings share one memory pool, so a forward overwrites the one before it. The sampler
+    cannot use that pool. If it needs the memory, the recordings are freed, and the next update
+    makes them again (rollout.sample).
 
-What we left out, on purpose: other architectures than decode.py's, sliding windows and gradient
-checkpointing, all refused; dropout, because the loop trains in eval mode.
+What we left out: other architectures than decode.py's, sliding windows, gradient checkpointing (all
+refused); dropout, because the loop trains in eval mode.
 """
 from types import SimpleNamespace
 
@@ -35,22 +35,22 @@ from engine import decode
 from engine.errors import BadInput
 
 WIDTH = 64  # tokens
-# Compiling takes about half a minute. A run of fewer steps, or of a smaller model (parameters),
-# does not win that back.
+# Compiling takes about half a minute. With fewer steps, or fewer parameters, a run does not save
+# as much time.
 FEW_STEPS, SMALL = 30, 50_000_000
 
 # ------------------------------------------------------------------------------ whether to
 
 
 def possible(model):
-    """Is this a model that the recordings are made for?"""
+    """Can this model be recorded?"""
     return (decode.supports(model) and model.get_output_embeddings().bias is None
             and model.config._attn_implementation != "eager")  # causal only if given a mask
 
 
 def wanted(model, config):
-    """Does this run compile and record its layers? As --compile says; without it, where it pays on
-    a card, and else a line says why not."""
+    """Does this run compile and record its layers? --compile decides. Without that flag, it does on
+    a card if this saves time. A printed line says what is done and why."""
     if config.compile is not None or model.device.type != "cuda":
         return bool(config.compile)
     reasons = {
@@ -73,8 +73,8 @@ def wanted(model, config):
 
 
 def through_layers(body, x):
-    """body(inputs_embeds=x) for plain causal attention, (b, L, H) -> (b, L, H), and no question to
-    the card: Hugging Face's own asks it at every forward whether rows are packed, and waits."""
+    """body(inputs_embeds=x) for plain causal attention, (b, L, H) -> (b, L, H), without a GPU sync.
+    Hugging Face's own forward syncs each time, to see whether rows are packed."""
     positions = torch.arange(x.shape[1], device=x.device)[None]  # (1, L)
     cos_sin = body.rotary_emb(x, positions)                        # cos, sin (1, L, D) each
     for layer in body.layers:
@@ -88,17 +88,17 @@ def version(model):
 
 
 def overwritten(model, forward):
-    """Are this Forward's activations gone, since the recordings have been played again?"""
+    """Are this Forward's activations gone, because a recording was replayed since?"""
     return forward.version != version(model)
 
 
 def padded_length(model, tokens):
-    """Tokens of a row once a recording has padded it."""
+    """Tokens of a row after the recordings' padding."""
     return -(-tokens // WIDTH) * WIDTH if "graphs" in vars(model) else tokens
 
 
 def backward(model, loss):
-    """loss.backward(), by the recordings where the model has them."""
+    """loss.backward(), by the recordings if the model has them."""
     if "graphs" in vars(model):
         model.graphs.backward(loss)
     else:
@@ -106,12 +106,12 @@ def backward(model, loss):
 
 
 def zero_grad(model, optimizer):
-    """Give 4 bytes a parameter back before the next sampling, unless recordings need them."""
+    """Free the gradients, 4 bytes per parameter, for the next sampling. Recordings keep them."""
     optimizer.zero_grad(set_to_none="graphs" not in vars(model))
 
 
 class Replay(torch.autograd.Function):
-    """x (rows, length, H) -> hidden (rows, length, H), both ways by playing what was recorded."""
+    """x (rows, length, H) -> hidden (rows, length, H). Replays recordings forward and backward."""
 
     @staticmethod
     def forward(ctx, x, graphs, recorded):
@@ -130,7 +130,7 @@ class Replay(torch.autograd.Function):
         recorded.gradient.copy_(gradient)
         if graphs.accumulate:
             recorded.backward.replay()
-            graphs.version += 1  # the last backward frees as it goes
+            graphs.version += 1  # the last backward frees the activations
         else:
             recorded.saliency.replay()
         return recorded.dx.clone(), None, None  # (rows, length, H)
@@ -139,8 +139,8 @@ class Replay(torch.autograd.Function):
 class Graphs:
     """The layers of `model`, for micro-batches of about `tokens` tokens: embeddings -> hidden.
 
-    A backward through it stops at the embeddings, unless it is started by `backward(loss)`. Raises
-    BadInput for models that it is not made for.
+    A backward through it stops at the embeddings, unless `backward(loss)` starts it. Raises
+    BadInput for models that cannot be recorded.
     """
 
     def __init__(self, model, tokens):
@@ -148,7 +148,7 @@ class Graphs:
         if not possible(model):
             raise BadInput("--compile: made for Llama, Qwen2 and Qwen3 on a CUDA card with Triton; "
                            "leave it out for this model.")
-        # A saliency backward comes before the loss's: what the graph saved must survive the first.
+        # The saliency's backward comes before the loss's, and must not free the saved tensors.
         torch._functorch.config.donated_buffer = False
         self.body, self.tokens, self.buffers = model.base_model, tokens, []
         self.weights = [*self.body.layers.parameters(), *self.body.norm.parameters()]
@@ -159,7 +159,7 @@ class Graphs:
             layer.compile(dynamic=True)
 
     def __call__(self, embeddings):
-        """embeddings (b, L, H), in the graph -> what the LM head reads, (b, L, H)."""
+        """embeddings (b, L, H), with graph -> what the LM head reads, (b, L, H)."""
         b, L, _ = embeddings.shape
         length = -(-L // WIDTH) * WIDTH
         shape = max(b, self.tokens // length), length
@@ -170,7 +170,7 @@ class Graphs:
         return Replay.apply(x, self, self.recorded[shape])[:b, :L]   # (b, L, H)
 
     def head(self, h, y, temperature):
-        """log pi(y) of what the head reads, h (M, H), in the graph, and entropy: (M,) each."""
+        """log pi(y), with graph, and entropy, (M,) each, from the head's input h (M, H)."""
         return Head.apply(h, self.lm_head.weight, y, temperature)
 
     def held(self):
@@ -179,14 +179,14 @@ class Graphs:
                    if tuple(segment["segment_pool_id"]) == tuple(self.pool))
 
     def release(self):
-        """Let the recordings go, for their memory; a shape's next forward records it again. The
-        weights' .grad stay as they are, since there may be something in them."""
+        """Free the recordings' memory. The next forward of a shape records it again. The weights'
+        .grad stay as they are, because they may hold a gradient."""
         self.recorded, self.gradients, self.version = {}, [], self.version + 1
-        self.pool = torch.cuda.graph_pool_handle()  # one that was left cannot be joined again
+        self.pool = torch.cuda.graph_pool_handle()  # an abandoned pool cannot be used again
         torch.cuda.empty_cache()
 
     def backward(self, loss):
-        """loss.backward(), the one that fills the weights' .grad."""
+        """loss.backward() that also fills the weights' .grad."""
         if any(w.grad is not g for w, g in zip(self.weights, self.gradients)):
             raise RuntimeError("recordings hold on to .grad: zero_grad(set_to_none=False)")
         self.accumulate = True
@@ -206,7 +206,7 @@ class Graphs:
         self.gradients = self.gradients or [weight.grad for weight in self.weights]
 
         def forward():
-            # A cast kept from outside the recording would be replayed as it was then.
+            # A cached cast from outside the recording would be replayed with its old values.
             with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
                 return through_layers(self.body, leaf)  # (rows, length, H)
 
@@ -219,7 +219,7 @@ class Graphs:
         if (rows, length) not in self.warmed_up:
             self.side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self.side):
-                for _ in range(2):  # compiles, and lets libraries take their memory
+                for _ in range(2):  # compile, and let libraries allocate their memory
                     warm_up()
             torch.cuda.current_stream().wait_stream(self.side)
             self.warmed_up.add((rows, length))
@@ -254,7 +254,7 @@ def read(logits, y, temperature):
 
 @decode.compiled
 def slope(logits, y, normaliser, g, temperature):
-    """Gradient in the logits of sum g log pi(y): g (onehot(y) - pi) / temperature, (M, V) bf16."""
+    """Gradient by the logits of sum g log pi(y): g (onehot(y) - pi) / temperature, (M, V) bf16."""
     pi = (logits.float() / temperature - normaliser[:, None]).exp()         # (M, V)
     onehot = y[:, None] == torch.arange(logits.shape[1], device=y.device)   # (M, V)
     return ((g / temperature)[:, None] * (onehot.float() - pi)).bfloat16()  # (M, V)
@@ -263,8 +263,8 @@ def slope(logits, y, normaliser, g, temperature):
 class Head(torch.autograd.Function):
     """h (M, H), weight (V, H), y (M,) -> log pi(y), entropy, (M,) each, `chunk` tokens at a time.
 
-    Of each token the softmax's normaliser is kept, and no logits, for the backward runs the head
-    again. The weight's gradient is summed in fp32, inside a chunk and over the chunks.
+    It keeps the softmax's normaliser of each token, but no logits, because the backward runs the
+    head again. The weight's gradient is summed in fp32, within a chunk and over the chunks.
     """
     chunk = 1024
 

@@ -27,7 +27,7 @@ def terminal_width():
 
 
 def number(x, width, decimals):
-    """x with so many decimals, fewer where it would be wider than `width`, at last as 1e+05."""
+    """x with this many decimals; fewer if it would be wider than `width`; else like 1e+05."""
     for digits in range(decimals, -1, -1):
         text = f"{x:.{digits}f}"
         if len(text) <= width:
@@ -41,7 +41,7 @@ def trained(metrics):
 
 
 def ran(metrics):
-    """Whether a row was scored at all; under a KL penalty rows without an advantage are, too."""
+    """Whether any row was scored. A KL penalty also scores rows without an advantage."""
     return trained(metrics) or metrics["entropy"] > 0 or metrics["grad_norm"] > 0
 
 
@@ -54,7 +54,7 @@ def weight(metrics):
 
 
 def if_ran(show):
-    """The same column with - where no row was scored: its 0 would be a number that nobody found."""
+    """The same column, with - if no row was scored: a 0 would look like a measured number."""
     return lambda metrics: show(metrics) if ran(metrics) else "-"
 
 
@@ -64,42 +64,42 @@ def if_trained(show):
 
 NARROW = [
     Column("reward", 6, lambda m: number(m["reward"], 6, 3),
-           "of a completion, mean: 1 is right, 0 is wrong"),
+           "mean over completions: 1 is right, 0 is wrong"),
     Column("informative", 11, lambda m: f"{m['informative']}/{m['groups']}",
-           "groups that teach: a token's advantage is not 0"),
+           "groups with a gradient: a token's advantage is not 0"),
     Column("length", 6, lambda m: number(m["length"], 6, 0),
-           "of a completion in tokens, mean"),
+           "mean tokens of a completion"),
     Column("grad", 7, if_ran(lambda m: number(m["grad_norm"], 7, 3)),
            "norm of the gradient, before it is clipped"),
     Column("weight", 20, weight,
-           "of the trained tokens: mean [least, largest]; GRPO's is 1"),
+           "of trained tokens: mean [smallest, largest]; GRPO's is 1"),
     Column("seconds", 7, lambda m: number(m["seconds"], 7, 1),
-           "that the step took"),
+           "time of the step"),
 ]
 WIDE = [
     Column("cut off", 7, lambda m: f"{m['truncated']:.0%}",
            "completions that reached --max-new-tokens"),
     Column("entropy", 7, if_ran(lambda m: number(m["entropy"], 7, 3)),
-           "of the policy at a token, nats, mean"),
+           "mean entropy of the policy per token, in nats"),
     Column("clipped", 7, if_ran(lambda m: f"{m['clipped']:.1%}"),
-           "tokens whose gradient the clip took away"),
+           "tokens whose gradient the clip removed"),
     Column("ess", 5, if_trained(lambda m: number(m["ess"], 5, 2)),
-           "how evenly the credit is spread; 1: all tokens alike"),
+           "how evenly the credit is spread; 1: the same for all tokens"),
     Column("top10", 5, if_trained(lambda m: f"{m['top10']:.0%}"),
-           "share of the credit that the heaviest tenth of the tokens has"),
+           "share of the credit on the tenth of the tokens with the most"),
     Column("gap", 11, if_ran(lambda m: f"{m['gap_mean']:.0e}/{m['gap_max']:.0e}"),
-           "sampler's log-probability against the loss's: mean/largest"),
+           "difference of sampler's and loss's log-probs: mean/largest"),
     Column("tokens/s", 8, lambda m: number(m["tokens_per_second"], 8, 0),
-           "sampled tokens over the seconds of the step"),
+           "sampled tokens per second of the step"),
     Column("GB", 5, lambda m: number(m["peak_gb"], 5, 1) if m["peak_gb"] else "-",
            "peak memory of the card"),
 ]
-FROM_CREDIT = {"fallback": "completions that the method gave weight 1 everywhere, for want of a "
-                           "signal"}
+FROM_CREDIT = {"fallback": "share of completions with weight 1 everywhere, because they have "
+                           "no signal"}
 
 
 def own_column(name, of_the_credit):
-    """The column of a figure that the method itself logs."""
+    """The column of a figure that the method logs."""
     def show(metrics):
         value = metrics[name]
         return f"{value:,}" if isinstance(value, int) else number(value, 9, 2)
@@ -125,21 +125,21 @@ def heading(columns):
 
 
 def line(columns, metrics):
-    """The line of one step: at most as wide as its heading, for steps of four digits."""
+    """The line of one step. Up to step 9999 it is at most as wide as its heading."""
     cells = [f"  {column.shown(metrics):>{column.width}}" for column in columns]
     return f"step {metrics['step']:4d}" + "".join(cells)
 
 
 def legend(columns, width):
-    """A line for each column, and one for the sign of a step that trained nothing."""
+    """A line for each column, and one for the sign "-"."""
     rows = [(column.head, column.meaning) for column in columns]
-    rows.append(("-", "nothing was trained in this step: no group teaches"))
+    rows.append(("-", "nothing was trained: no group has a gradient"))
     at = max(len(head) for head, _ in rows) + 2
     return "\n".join(textwrap.fill(meaning, max(40, width), initial_indent=f"{head:{at}}",
                                    subsequent_indent=" " * at) for head, meaning in rows)
 
 
 def wrapped(text, width):
-    """A long line for a narrow terminal; no word is cut."""
+    """A long line, wrapped for a narrow terminal. No word is cut."""
     return textwrap.fill(text, max(40, width), subsequent_indent="  ", break_long_words=False,
                          break_on_hyphens=False)

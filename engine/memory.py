@@ -3,10 +3,10 @@ import torch
 
 
 def head_width(config):
-    """Numbers in a key of one head; where layers differ, in the widest."""
+    """Size of one head's key; of the widest layer if layers differ."""
     try:
         head = getattr(config, "head_dim", None)
-    except RuntimeError:  # of Gemma 4, for one: transformers gives no number for all layers
+    except RuntimeError:  # e.g. Gemma 4: transformers has no single number for all layers
         each = config.per_layer_config
         head = max(each[i].head_dim for i in range(config.num_hidden_layers))
     return head or config.hidden_size // config.num_attention_heads
@@ -24,15 +24,15 @@ def recorded_bytes(model):
 
 
 def free_bytes(model):
-    """Bytes of the card that are free or cached; what recordings of --compile keep is neither."""
+    """Bytes of the card that are free or cached. Recordings of --compile do not count as cached."""
     free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()
     return free - torch.cuda.memory_allocated() - recorded_bytes(model)
 
 
 def peak_gb(model):
-    """Peak GB (10^9 bytes) since the last call, which it resets; 0 on a CPU. An upper bound: peak
-    allocated and what recordings keep (while one is made, its tensors are in both), or peak
-    reserved, whichever is less."""
+    """Peak GB (10^9 bytes) since the last call; 0 on a CPU. It resets the peak. This is an upper
+    bound: the smaller of peak reserved and peak allocated plus the recordings' memory. (While one
+    is recorded, its tensors are in both terms.)"""
     if model.device.type != "cuda":
         return 0.0
     allocated, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
@@ -41,7 +41,7 @@ def peak_gb(model):
 
 
 def memory_estimate(model, config, prompt_tokens):
-    """One line: where the card's memory will go, in GB (10^9 bytes), before any of it is taken."""
+    """One line: an estimate of the card's memory use in GB (10^9 bytes), before the run."""
     c = model.config
     n = sum(p.numel() for p in model.parameters())
     n_reference = n if config.kl > 0 else 0

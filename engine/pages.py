@@ -1,14 +1,14 @@
-"""What a page of credit looks like. Skip this on a first reading; show.py says what is on it.
+"""The look of a page of credit; show.py decides its content. Skip this on a first reading.
 
 A page is one file: no fonts, images or scripts from elsewhere. A model's text is escaped in it, and
-control characters are shown, not obeyed, as they are in the terminal.
+so are control characters, as in the terminal.
 """
 import html
 import math
 
 from engine.errors import printable
 
-# A tint's opacity at weight 5 or 1/5: more of it, and text on it could not be read.
+# A tint's opacity at weight 5 or 1/5. With more, text on it would be hard to read.
 DEEPEST = 0.75
 STRONG = 3  # from this weight on a token is bold, too
 
@@ -51,7 +51,7 @@ td,th{padding:.2rem .9rem .2rem 0;text-align:right;overflow-wrap:normal}td{white
 @media(max-width:640px){body{margin:1rem 1rem 12rem}#bar{padding:.6rem 1rem}
 .js .tabs{display:flex}.js .row>section{display:none}.js .row>section.on{display:block}}
 """
-# The bar below says all of the token under the pointer or the focus; the arrow keys move the focus.
+# The bar shows all about the token under the pointer or the focus. Arrow keys move the focus.
 SCRIPT = """
 const bar = document.getElementById("bar");
 document.documentElement.classList.add("js");
@@ -105,9 +105,9 @@ addEventListener("keydown", event => {
 
 
 def strength(weight):
-    """Where a weight stands between 1/5 and 5: -1 to 1, 0 at weight 1.
+    """A weight's place between 1/5 and 5: -1 to 1, and 0 at weight 1.
 
-    The root of the logarithm: 0.9 and 1.1 are seen, and 2 and 5 are still told apart.
+    The root of the logarithm: 0.9 and 1.1 are visible, and 2 and 5 still look different.
     """
     if weight <= 0:
         return -1.0
@@ -116,17 +116,17 @@ def strength(weight):
 
 
 def escaped(text):
-    """Text of whoever wrote it, harmless between tags and in a quoted attribute."""
+    """Any text, made safe between tags and in a quoted attribute."""
     return html.escape(printable(text))
 
 
 def tinted(weight):
-    """Class and style that colour something by a weight."""
+    """CSS class and style for the colour of a weight."""
     return "m" if weight > 1 else "l", f"--a:{DEEPEST * abs(strength(weight)):.2f}"
 
 
 def tip(it, i):
-    """What the bar says of token i: the model's own numbers, then all methods' weights."""
+    """The bar's text for token i: the model's own numbers, then all methods' weights."""
     shown = it["tokens"][i].replace("\n", "\u23ce")
     facts = [f"token {i} \u2039{shown}\u203a"]
     if it.get("p"):
@@ -145,7 +145,7 @@ def tip(it, i):
 
 
 def column(it, method, first):
-    """One method's <section>. The first one's tokens carry what the bar says of them."""
+    """One method's <section>. The tokens of the first one hold the bar's texts."""
     name = escaped(method["name"])
     start, content, close, end = it["box"] or (len(it["tokens"]),) * 4
     slip = it.get("slip") or range(0)
@@ -167,13 +167,13 @@ def column(it, method, first):
 
 
 def facts(it):
-    """The lines under a completion's head: what is right, its advantage, where the slip is."""
+    """The lines under a completion's title: right answer, advantage, first false line."""
     rows = []
     if it.get("gold") is not None:
         rows.append(f'right answer: <b>{escaped(it["gold"])}</b>')
     A = it.get("A")
     if it.get("own"):
-        rows.append("each token has an advantage A of its own, see the bar")
+        rows.append("each token has its own advantage A, see the bar")
     elif A is not None:
         word = "red is blamed more" if A < 0 else "red is praised more"
         rows.append(f"<b>A = {A:+.3g}</b>: {word if A else 'nothing is learned from it'}")
@@ -187,7 +187,7 @@ def facts(it):
 
 
 def article(it):
-    """A completion under its methods; one whose weights another has is named and not shown."""
+    """A completion under its methods. A method with the same weights as another is only named."""
     shown, alike = [], []
     for method in it["methods"]:
         twin = next((other for other in shown if other["weights"] == method["weights"]), None)
@@ -198,7 +198,7 @@ def article(it):
             alike.append(f"<p>{escaped(method['name'])}: the same weights as "
                          f"{escaped(twin['name'])} here, so its column is left out{note}.</p>")
     columns = [column(it, method, i == 0) for i, method in enumerate(shown)]
-    last = min(1, len(shown) - 1)  # what a phone shows first: the method beside GRPO
+    last = min(1, len(shown) - 1)  # a phone first shows the method beside GRPO
     columns[last] = columns[last].replace("<section ", '<section class="on" ', 1)
     tabs = "".join(
         f'<button type="button" role="tab" aria-selected="{"true" if i == last else "false"}" '
@@ -219,15 +219,15 @@ def legend():
         key.append(f'<span class="{kind}{strong}" style="{style}">{label}</span>')
     return f"""<details><summary>How to read this</summary>
 <p class="key">weight: {"".join(key)}</p>
-<p>A token's weight multiplies its share of the advantage A, which is the completion's reward less
-its group's mean. GRPO's weight is 1 for every token. Where A is below 0 the completion is blamed,
-and red tokens are blamed more than under GRPO; where A is above 0 they are praised more.</p>
+<p>A token's weight multiplies the advantage A: the completion's reward minus its group's mean.
+GRPO's weight is 1 for every token. If A is below 0 the completion is blamed, and red tokens are
+blamed more than under GRPO. If A is above 0 they are praised more.</p>
 <p>Underlined: <span class="rim">the box</span>, <span class="content">its content</span>, and
-<span class="slip cross">the first false line</span> of arithmetic, where it can be known.</p>
-<p>Point at a token, or reach it with Tab and the arrow keys: a bar below gives its probability and
-its entropy (in nats) under the policy that sampled it, and its weight under every method. z is that
-of the logarithm of the saliency, over the tokens before the box. ESS ratio: the effective sample
-size of the weights over the number of tokens, 1 where all are equal.</p></details>"""
+<span class="slip cross">the first false line</span> of arithmetic, if it is known.</p>
+<p>Point at a token, or reach it with Tab and the arrow keys. A bar at the bottom shows its
+probability and entropy (in nats) under the policy that sampled it, and its weight under every
+method. z: z-score of the log saliency over the tokens before the box. ESS ratio: the weights'
+effective sample size over the number of tokens; 1 if all are equal.</p></details>"""
 
 
 def document(title, body, script=""):
@@ -241,9 +241,9 @@ def document(title, body, script=""):
 
 
 def page(title, completions, about="", links=()):
-    """The page (str) of a few completions, see show.entry, each under its methods side by side.
+    """The page (str) of a few completions, see show.entry, each with its methods side by side.
 
-    about: a sentence below the title. links: (words, relative address) of neighbouring pages.
+    about: a sentence below the title. links: (words, relative address) of other pages.
     """
     shown, repeated = [], 0
     for it in completions:
@@ -262,7 +262,7 @@ def page(title, completions, about="", links=()):
                                  f"<script>{SCRIPT}</script>")
 
 
-NEXT = "<!--next-->"  # where the link goes once there is a next page
+NEXT = "<!--next-->"  # the place for the link to the next page
 
 
 def navigation(links):
@@ -273,7 +273,7 @@ def navigation(links):
 
 
 def link_to_next(path, where):
-    """Put the link to the next page into a page that was written before there was one."""
+    """Add the link to the next page to a page that was written earlier."""
     text = path.read_text(encoding="utf-8")
     link = f'<a href="{escaped(where)}">next</a>'
     path.write_text(text.replace(NEXT, link, 1), encoding="utf-8")

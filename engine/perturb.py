@@ -1,10 +1,10 @@
-"""OAR-P from a cache: what saliency.perturbation does, many tokens at a time.
+"""OAR-P with a KV cache: the same as saliency.perturbation, many tokens at a time.
 
 Skip this on a first reading.
 
-Replacing N tokens of a row of L is N forwards of L tokens by definition. Under causal attention
-nothing before a replaced token changes, so the keys and values of what precedes it are kept: half
-of the N L tokens are left. tests/test_oar.py compares the two, number by number.
+By definition, replacing N tokens of a row of L needs N forwards of L tokens. With causal attention
+nothing before a replaced token changes, so we keep the keys and values of the tokens before it.
+This halves the N L tokens. tests/test_oar.py compares the two, number by number.
 """
 import copy
 
@@ -17,18 +17,18 @@ from engine.caches import Cache, repeat_rows
 @torch.no_grad()
 @decode.uncompiled()
 def perturbation(forward, spans, shift, replace="pad", chunk=0):
-    """How far the answer moves when a token is replaced, for all before the box: (b, T) fp32.
+    """How far the answer moves when one token before the box is replaced: (b, T) fp32.
 
     forward, spans, replace: as in saliency.perturbation. shift(clean (1, K, V), changed (c, K, V),
-    ids (K,)) -> (c,) measures. chunk - 1 changed copies and a clean one run at a time (0: 16,384
-    tokens of them), never more than that is in memory. Rows without an answer get zeros.
+    ids (K,)) -> (c,) measures. `chunk` copies run at a time: the last is clean, the others have one
+    changed token (0: 16,384 tokens in all). Rows without an answer get zeros.
     """
     scores = torch.zeros_like(forward.logprobs)  # (b, T)
     body, training = forward.body, forward.body.training
     pad = torch.tensor([forward.tokenizer.pad_token_id], device=scores.device)
     pad = body.get_input_embeddings()(pad)[0]    # (H,)
-    body.eval()  # no dropout, and no checkpointing, which may switch the cache off
-    caches = {}  # of the prompts, which rows of one group share
+    body.eval()  # no dropout, and no checkpointing, which may switch off the cache
+    caches = {}  # one per prompt: the rows of a group share it
     firsts = forward.position[:, 0].tolist()     # where a row's completion begins
     prompts = forward.ids.tolist()
     try:
@@ -36,7 +36,7 @@ def perturbation(forward, spans, shift, replace="pad", chunk=0):
             if content == close:
                 continue
             first = firsts[i]
-            row = forward.embeddings[i, :first + close - 1]  # (n, H) up to where the box is settled
+            row = forward.embeddings[i, :first + close - 1]  # (n, H) what predicts the content
             prompt = tuple(prompts[i][:first])
             if prompt not in caches:
                 caches[prompt] = Cache(config=body.config)
@@ -59,7 +59,7 @@ def perturbation(forward, spans, shift, replace="pad", chunk=0):
 def copies(body, row, first, start, substitute, prompt_cache, chunk):
     """Hidden states (c, m, H) of c - 1 copies of the row with one token replaced, the last clean.
 
-    Copy j of a chunk has token begin + j replaced; all of them begin there, after the cache.
+    Copy j of a chunk has token begin + j replaced. All copies start at `begin`, after the cache.
     """
     cache, cached = copy.deepcopy(prompt_cache), first
     many = (chunk or max(2, 2**14 // len(row))) - 1
@@ -77,9 +77,9 @@ def copies(body, row, first, start, substitute, prompt_cache, chunk):
 
 
 def run(body, embeddings, cache):
-    """Hidden states of embeddings (c, m, H) that follow the cache, which grows by them."""
+    """Hidden states of embeddings (c, m, H) after the cache. They are added to the cache."""
     device = embeddings.device.type
     with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-        # Arguments by place: transformers 5.24 renamed the fourth.
+        # Arguments without names: transformers 5.24 renamed the fourth.
         out = body(None, None, None, cache, embeddings, use_cache=True)
     return out.last_hidden_state

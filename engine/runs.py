@@ -1,4 +1,4 @@
-r"""What a run is: its folder, its checkpoints, its log and its warnings.
+r"""A run: its folder, its checkpoints, its log and its warnings.
 
 Skip this on a first reading.
 
@@ -8,14 +8,13 @@ A run is a folder, runs/NAME/:
     checkpoint/     a Hugging Face folder and    samples.jsonl   one group of completions a step
                     trainer.pt (Adam, step)      summary.json    accuracy before and after
     snapshots/      step_00010/ ...: fp32 weights for relex.py, with --snapshot-every 10
-    held_out.jsonl  of a --data file of one's own: the problems that were not trained on
-    pages/          what the credit of some steps looks like; index.html lists them
+    held_out.jsonl  of your own --data file: the problems that the run does not train on
+    pages/          the credit of some steps; index.html lists them
 
-and lock, an empty file: no other process may go on with the run while one trains it.
-Checkpoints load wherever AutoModelForCausalLM does; checkpoints.py writes and resumes them.
---name is a path of yours, absolute or with .. if you say so, and all that a run writes lies in it.
-No path is made of what a model, a data file or a checkpoint says, and an existing folder is never
-written into: the next run of that name is NAME-2.
+and lock, an empty file: while one process trains the run, no other process can resume it.
+AutoModelForCausalLM loads the checkpoints; checkpoints.py writes and resumes them. --name can be
+any path, and a run writes only there. No path comes from inside a model, a data file or a
+checkpoint. A run never writes into an existing folder: the next run of that name is NAME-2.
 
 What we left out, on purpose: trackers, callbacks, YAML, a config object.
 """
@@ -51,38 +50,38 @@ from engine.memory import memory_estimate, peak_gb
 
 
 class Step(NamedTuple):
-    """What is logged and shown of a training step."""
+    """The parts of a training step that are logged and shown."""
     rows: list                # the N problems
     rollouts: object          # B = N * G rows
     rewards: torch.Tensor     # (N, G)
-    advantages: torch.Tensor  # (N, G), the group's
-    own: torch.Tensor | None  # (B, T) advantages of the tokens, a method's own
+    advantages: torch.Tensor  # (N, G), from the group's rewards
+    own: torch.Tensor | None  # (B, T) a method's own advantages of the tokens
     weights: torch.Tensor     # (B, T), 0 where nothing was trained
 
 
 class Run:
-    """An open run. `step` is the last whole step; `signal` is set when the run shall stop."""
+    """An open run. `step` is the last finished step. `signal` is set if the run must stop."""
 
     def __init__(self, folder, step, settings, config):
         self.folder = folder
         self.step = self.saved = step
-        self.settings = settings  # what a checkpoint must agree with
+        self.settings = settings  # a checkpoint must have the same
         self.config = config
         self.signal = None
         self.example = None
         self.warned = {}
         self.columns = None  # of the table of steps, chosen at the first one
-        self.printed = 0     # lines of it
+        self.printed = 0     # lines of that table
 
     def log(self, metrics, own, done, vocabulary):
-        """Print a step's metrics, store them and one group of its samples, and warn.
+        """Print and store a step's metrics, store one group of its samples, and warn.
 
-        own: metrics of the method itself. done: a Step. vocabulary: V, for the warning on entropy.
+        own: the method's own metrics. done: a Step. vocabulary: V, for the entropy warning.
         """
         self.print_step(metrics, own)
         warn(metrics, done.weights, self.config, vocabulary, self.warned)
         append(self.folder / "metrics.jsonl", [metrics])
-        # One whole group: RL is debugged by reading samples.
+        # Store one whole group: to debug RL, read samples.
         append(self.folder / "samples.jsonl", [
             {"step": self.step, "problem": done.rows[0]["problem"], "gold": done.rows[0]["answer"],
              "completion": text, "reward": float(reward)}
@@ -92,7 +91,7 @@ class Run:
             self.example = example_of(done, i)
 
     def print_step(self, metrics, own):
-        """The step as a line of a table; before the first line what its columns mean."""
+        """Print the step as a line of a table. A legend comes before the first line."""
         if self.columns is None:
             width = lines.terminal_width()
             self.columns = lines.columns_for(width, own, metrics)
@@ -104,10 +103,10 @@ class Run:
         self.printed += 1
 
     def save(self, model, tokenizer, optimizer, last=False):
-        """Write the snapshot and the checkpoint that are due at this step; at the last, both."""
+        """Write the snapshot and the checkpoint that are due. The last step gets a checkpoint."""
         every = self.config.snapshot_every
         if every and self.step % every == 0 and not last:
-            snapshot(self.folder, model, self.step)  # first: a saved step is not done again
+            snapshot(self.folder, model, self.step)  # first, because a saved step never runs again
         every = self.config.save_every
         if self.saved < self.step and (last or every and self.step % every == 0):
             save(self.folder, model, tokenizer, optimizer, self.step, self.settings)
@@ -116,7 +115,7 @@ class Run:
             self.summarise(step=self.step, example=self.example)
 
     def keep(self, held_out):
-        """Write the problems that a file of one's own gave up, so that evaluate.py can ask them."""
+        """Write the held-out problems of the user's own file, so that evaluate.py can use them."""
         if held_out and self.config.data.endswith(".jsonl"):
             rows = [json.dumps(row, ensure_ascii=False) + "\n" for row in held_out]
             write(self.folder / "held_out.jsonl", "".join(rows))
@@ -129,7 +128,7 @@ class Run:
         try:
             summary |= json.loads(path.read_text()) if path.exists() else {}
         except (ValueError, TypeError):
-            print(f"{path}: it was damaged, and is written anew.", file=sys.stderr, flush=True)
+            print(f"{path}: it was damaged and is written again.", file=sys.stderr, flush=True)
         summary |= {name: value for name, value in found.items()
                     if value is not None or name == "after"}
         summary["folder"] = str(self.folder)
@@ -137,7 +136,7 @@ class Run:
         return summary
 
     def end(self):
-        """Say where everything is. Raises SystemExit where a signal ended the run."""
+        """Print where everything is. Raises SystemExit if a signal ended the run."""
         print(f"checkpoint, metrics and samples are in {self.folder}")
         if self.signal:
             print(f"stopped after step {self.step}; continue with --resume {self.folder}")
@@ -145,9 +144,9 @@ class Run:
 
 
 def open_run(config, optimizer, rows, checkpoint=None, reference=None):
-    """A Run, new or continued from this checkpoint; `reference` is the model of the KL penalty.
+    """A Run, new or continued from this checkpoint. `reference`: the model of the KL penalty.
 
-    Raises BadInput: a folder that cannot be written, a disk too full, a checkpoint of another run.
+    Raises BadInput: a folder that cannot be written, a full disk, a checkpoint of another run.
     """
     asked = json.dumps([[row["id"], row["problem"], row["answer"]] for row in rows])
     settings = {k: v for k, v in vars(config).items() if k not in FREE}
@@ -175,17 +174,17 @@ def open_run(config, optimizer, rows, checkpoint=None, reference=None):
             folder.mkdir(parents=True)
             hold(folder)
         write(folder / "config.json", json.dumps(vars(config), indent=1))
+        run = Run(folder, step, settings, config)
+        if checkpoint and step < config.steps:
+            run.summarise(step=step, after=None)
     except OSError as error:
         raise BadInput(f"--name {folder}: cannot write there ({error.strerror}).") from None
-    run = Run(folder, step, settings, config)
-    if checkpoint and step < config.steps:
-        run.summarise(step=step, after=None)
     return run
 
 
 def say_there_is_no_step_left(folder, step, config):
-    """--resume with --steps that the run has already: nothing is undone, and config.json keeps
-    what was done."""
+    """For --resume with --steps that are already done: undo nothing, and keep the steps done in
+    config.json."""
     text = (f"--steps {config.steps}: {folder} has done {step} steps, so none is left to train and "
             "none is undone; its accuracy is measured again. "
             f"To train on: --resume {folder} --steps {2 * step}")
@@ -194,8 +193,8 @@ def say_there_is_no_step_left(folder, step, config):
 
 
 def next_commands(folder, config):
-    """What to run after a run: the baseline on the same problems, and this model's evaluation on
-    those that it was not trained on. Two command lines (strings)."""
+    """Two commands (strings) to try after a run: the baseline on the same problems, and this
+    model's evaluation on problems that it was not trained on."""
     asked = {"--model": config.model, "--data": config.data, "--seed": config.seed}
     usual = {"--model": "tiny", "--data": "arithmetic", "--seed": 0}
     baseline = [part for flag, value in asked.items() if value != usual[flag]
@@ -214,7 +213,7 @@ def next_commands(folder, config):
 
 
 def print_settings(config, model, tokenizer, prompts, total, longest, stops):
-    """What is about to happen, resolved, before it takes any time. stops: ids, ints."""
+    """Print all settings before the run starts. stops: token ids."""
     size = sum(p.numel() for p in model.parameters()) / 1e6
     print(f"{config.method}: {config.model} ({size:.2f} M parameters) on {model.device}, "
           f"{config.data} ({total:,} problems)")
@@ -223,7 +222,7 @@ def print_settings(config, model, tokenizer, prompts, total, longest, stops):
     print(lines.wrapped(f"settings: {settings}", width))
     print("stopping on:", [tokenizer.decode([i]) for i in stops])
     read = [tokenizer.decode(tokenizer(prompt, add_special_tokens=False).input_ids)
-            for prompt in prompts]  # by way of the tokens, which are what the model sees
+            for prompt in prompts]  # decoded from the tokens, which the model sees
     print("first prompt:", *map(repr, read))
     print(lines.wrapped(memory_estimate(model, config, longest), width))
 
@@ -231,8 +230,8 @@ def print_settings(config, model, tokenizer, prompts, total, longest, stops):
 def enable_checkpointing(model):
     """Compute the activations of each layer again in the backward.
 
-    Hugging Face's own switch does so in train mode only, which would turn dropout on in the loss
-    and not in the sampler.
+    Hugging Face's own switch works only in train mode. That would turn on dropout in the loss but
+    not in the sampler.
     """
     from transformers.modeling_layers import GradientCheckpointingLayer  # slow: not for every run
 
@@ -242,7 +241,7 @@ def enable_checkpointing(model):
 
 
 def twice(forward):
-    """A layer's forward, run again in the backward; as it is without a graph or with a cache."""
+    """A layer's forward that runs again in the backward; unchanged without graph or with cache."""
     def called(*args, **options):
         caching = any(options.get(name) is not None for name in ("cache", "past_key_values"))
         if caching or not torch.is_grad_enabled():
@@ -255,24 +254,24 @@ def twice(forward):
 
 
 class Clock:
-    """Seconds and peak memory of one step; the shares of them that sampling and judging took."""
+    """Seconds and peak memory of one step, and the shares of time for sampling and judging."""
 
     def __init__(self, model):
         self.model = model
-        peak_gb(model)  # forgets what came before: loading, evaluating, saving
+        peak_gb(model)  # resets the peak of loading, evaluating and saving
         self.start = time.time()
 
     def sampling_ended(self):
-        """Recordings may go for the sampler and come back: its peak is read alone."""
+        """Read the sampler's peak on its own: recordings may be freed while it runs."""
         self.sampling_peak = peak_gb(self.model)
         self.sampled = self.judged = time.time()
 
     def judging_ended(self):
-        """The rewards are known. Verdicts take next to no time; vine.py samples for its own."""
+        """The rewards are known. Grading takes almost no time, but vine.py samples for it."""
         self.judged = time.time()
 
     def metrics(self, rollouts):
-        """The step's, for the log."""
+        """The step's figures for the log."""
         seconds = time.time() - self.start
         return {"tokens_per_second": int(rollouts.lengths.sum()) / seconds, "seconds": seconds,
                 "peak_gb": max(self.sampling_peak, peak_gb(self.model)),
@@ -281,31 +280,31 @@ class Clock:
 
 
 def warn(metrics, weights, config, vocabulary, seen):
-    """Say what looks wrong in this step's metrics, each thing once; `seen` (dict) remembers.
+    """Print a warning for what looks wrong in this step's metrics, each only once (`seen`, a dict).
 
-    weights (B, T) of the step, 0 where nothing was trained; vocabulary: V.
+    weights (B, T) of the step, 0 where nothing was trained. vocabulary: V.
     """
     seen["alike"] = 0 if metrics["informative"] else seen.get("alike", 0) + 1
     on, flat = weights[weights > 0], math.log(vocabulary)  # (tokens,)
-    moved = on[on != 1]  # (tokens,) where the method departs from GRPO
+    moved = on[on != 1]  # (tokens,) where the method differs from GRPO
     trained = metrics["informative"] > 0
     endless = metrics["repeats"] > 0.5 * metrics["truncated"]
     wrong = {
         "more than half of the completions are cut off: raise --max-new-tokens":
             metrics["truncated"] > 0.5 and not endless,
         "more than half of the completions are cut off, and most of these box an answer again and "
-        "again: the model does not stop, so more tokens will not help. They earn no reward; "
-        "--mask-truncated leaves them out of the loss, too, so that only those that stop teach":
+        "again: the model does not stop, so more tokens will not help. They earn no reward. With "
+        "--mask-truncated they are left out of the loss, too":
             metrics["truncated"] > 0.5 and endless,
         "no group has been informative for 10 steps, so nothing is learned: easier or harder --data"
         ", or a larger --group": seen["alike"] >= 10,
-        "entropy is near 0, so the rollouts of a group are all alike: lower --lr":
+        "entropy is near 0, so the rollouts of a group are all the same: lower --lr":
             trained and metrics["entropy"] < 0.01,
-        f"entropy is near ln V = {flat:.1f}, the policy babbles: lower --lr, or check --model":
+        f"entropy is near ln V = {flat:.1f}, so the text is random: lower --lr, or check --model":
             trained and metrics["entropy"] > 0.9 * flat,
         r"more than half of the completions have no \boxed{}, and none of those can be rewarded: "
         "raise --max-new-tokens, or take a --model that follows the prompt": metrics["boxed"] < 0.5,
-        "every weight other than 1 is at a bound: saliency says nothing here, compare with grpo.py":
+        "every weight other than 1 is at a bound: saliency has no information, compare grpo.py":
             len(moved) > 10 and bool(((moved == on.min()) | (moved == on.max())).all()),
     }
     for text, found in wrong.items():
@@ -315,9 +314,9 @@ def warn(metrics, weights, config, vocabulary, seen):
 
 
 def most_reweighted(done):
-    """The row of this Step whose weights stray most from 1, for show: an int.
+    """The row (int) of this Step whose weights differ most from 1, to show it.
 
-    None if no completion was trained; those of advantage 0 were skipped and have weights 0.
+    None if no completion was trained. Rows of advantage 0 were skipped and have weights 0.
     """
     weights = done.weights                                                   # (B, T)
     on = done.rollouts.completion_mask & (weights.sum(1, keepdim=True) > 0)  # (B, T)
@@ -326,7 +325,7 @@ def most_reweighted(done):
 
 
 def example_of(done, i):
-    """Row i of a Step as plain lists and numbers, which summary.json can hold: a dict."""
+    """Row i of a Step as a dict of plain lists and numbers, for summary.json."""
     rollouts, n = done.rollouts, int(done.rollouts.lengths[i])
     row = done.rows[i // done.rewards.shape[1]]
     return {
@@ -337,6 +336,6 @@ def example_of(done, i):
         "own": None if done.own is None else done.own[i, :n].tolist(),
         "ids": rollouts.completion_ids[i, :n].tolist(),
         "weights": done.weights[i, :n].tolist(),
-        "p": rollouts.logprobs[i, :n].exp().tolist(),  # of the sampler
+        "p": rollouts.logprobs[i, :n].exp().tolist(),  # the sampler's
         "entropy": rollouts.entropy[i, :n].tolist(),
     }

@@ -1,7 +1,7 @@
 """Files of samples, which evaluate.py appends to and continues. Skip this on a first reading.
 
-The first line of a problem set is a header: what the numbers depend on. A line a sample follows.
-The same command reads what is there and makes the rest; a header of other settings is refused.
+The first line of a problem set is a header with all that the numbers depend on. Then comes one line
+per sample. The same command reads these and makes the rest. Other settings are refused.
 """
 import hashlib
 import json
@@ -15,13 +15,13 @@ from engine.checkpoints import fingerprint, settings_of, short_sha
 from engine.errors import BadInput
 
 ROOT = Path(__file__).resolve().parent.parent
-# They load, ask, sample and grade: a sample depends on them.
+# These files load, ask, sample and grade, so a sample depends on them.
 CODE = ("problems", "benchmarks", "models", "logprobs", "rollout", "verify", "engine/seeds",
         "engine/caches", "engine/context", "engine/decode")
 
 
 def describe(model, problems, **settings):
-    """The header of a file: what the numbers depend on and, as made_on, what they should not."""
+    """The header of a file: what the numbers depend on. made_on: what they should not depend on."""
     code = hashlib.sha256()
     for module in CODE:
         code.update((ROOT / f"{module}.py").read_bytes())
@@ -46,7 +46,7 @@ def describe(model, problems, **settings):
 
 
 def describe_prompts(tokenizer, prompts):
-    """The header's part on how the problems are asked, by chat template and tokenizer."""
+    """The header's part about the prompts: chat template and tokenizer."""
     ids = tokenizer(prompts, add_special_tokens=False).input_ids
     added = [[i, token.content, token.special]
              for i, token in sorted(getattr(tokenizer, "added_tokens_decoder", {}).items())]
@@ -73,7 +73,7 @@ def commit():
 
 
 def read_samples(path):
-    """{benchmark: (header, {id: its n records})} and the size of all whole lines, in bytes."""
+    """{benchmark: (header, {id: its n records})} and the size of all complete lines, in bytes."""
     found = {}
     raw = Path(path).read_bytes()
     whole = raw[:raw.rfind(b"\n") + 1]  # a run that was killed leaves half a line
@@ -91,7 +91,7 @@ def read_samples(path):
                 if record["strict"] not in (True, False):
                     raise ValueError
         except (ValueError, KeyError, TypeError, RecursionError):
-            raise BadInput(f"{path}, line {number}: no sample of evaluate.py.") from None
+            raise BadInput(f"{path}, line {number}: not a sample of evaluate.py.") from None
 
     complete = {}
     for data, (header, rows) in found.items():
@@ -102,7 +102,7 @@ def read_samples(path):
 
 
 def asked_differently(old, new):
-    """How the prompts of two headers differ, as a phrase; "" if they do not."""
+    """How the prompts of two headers differ, as a phrase; "" if they are equal."""
     if None in (old.get("first_prompt"), new.get("first_prompt")):
         same = old.get("first_prompt") == new.get("first_prompt")
         return "" if same else "one of them, an older file, does not hold its prompts"
@@ -131,7 +131,7 @@ def asked_differently(old, new):
 
 
 def resume(path, header):
-    """Open `path` for appending after its last whole line: (finished problems, file)."""
+    """Open `path` to append after its last complete line: (finished problems, file)."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         found, size = read_samples(path) if path.exists() else ({}, 0)
@@ -148,7 +148,7 @@ def resume(path, header):
 
 
 def refuse_other_settings(path, old, header):
-    """Raise BadInput where the samples in a file were made in another way than asked for now."""
+    """Raise BadInput if the samples in a file were made with other settings."""
     other = asked_differently(old, header)
     if other:
         raise BadInput(f"--out {path}: what it holds of {header['data']} was asked in another "

@@ -1,12 +1,12 @@
 """Random numbers that depend on a key, never on earlier draws. Skip this on a first reading.
 
-    uniforms(row_keys(seed, keys, samples), t)    one number a row, for token t of its completion
+    uniforms(row_keys(seed, keys, samples), t)    one number per row, for token t of the completion
     generator_for(seed, "shuffle", ids)           a torch generator, the same in every process
-    seed_for(seed, "vine", ids)                   a seed, for whoever draws by seed and key
-    problems_of_step(...), prompt_keys(...)       which problems a training step asks
+    seed_for(seed, "vine", ids)                   a seed made from this key
+    problems_of_step(...), prompt_keys(...)       the problems of a training step
 
-So a row's text does not change with the batch it is sampled in, and a resumed run needs no stored
-state to draw what the unbroken run would have drawn.
+So a row's text does not depend on the batch it is sampled in. A resumed run draws the same numbers
+as an unbroken run, without any stored state.
 """
 import hashlib
 from functools import lru_cache
@@ -29,7 +29,7 @@ def scramble(x):
 
 
 def row_keys(seed, keys, samples, device="cpu"):
-    """One int64 key a row, (N * samples,), hashed from seed, prompt key and sample index."""
+    """One int64 key per row, (N * samples,), hashed from seed, prompt key and sample index."""
     keys = torch.tensor(keys, dtype=torch.int64, device=device)                     # (N,)
     prompt_keys = keys.repeat_interleave(samples)                                   # (B,)
     sample = torch.arange(samples, device=device).repeat(len(keys))                 # (B,)
@@ -38,7 +38,7 @@ def row_keys(seed, keys, samples, device="cpu"):
 
 
 def uniforms(keys, position):
-    """One float64 in (0, 1) a row, (B,), for this position (int or (B,)) of the completion."""
+    """One float64 in (0, 1) per row, (B,), for this position (int or (B,)) of the completion."""
     steps = (torch.zeros_like(keys) + position + 1) * GOLDEN  # (B,) wraps at 2^64
     bits = scramble(keys + steps) >> 11 & (1 << 53) - 1       # (B,)
     return (bits.double() + 0.5) / 2 ** 53                    # (B,)
@@ -48,18 +48,18 @@ def uniforms(keys, position):
 
 
 def seed_for(*key):
-    """A seed (int below 2^56) made of this key alone, the same in every process."""
+    """A seed (int below 2^56) made only from this key, the same in every process."""
     digest = hashlib.sha256(repr(key).encode()).digest()
     return int.from_bytes(digest[:7], "big")
 
 
 def generator_for(*key, device="cpu"):
-    """A random generator seeded by this key alone, the same in every process."""
+    """A random generator seeded only by this key, the same in every process."""
     return torch.Generator(device).manual_seed(seed_for(*key))
 
 
 def normals(key, like):
-    """Standard normal numbers of this tensor's shape, by key."""
+    """Standard normal numbers of this tensor's shape, drawn by key."""
     generator = generator_for(*key, device=like.device)
     return torch.randn(like.shape, generator=generator, device=like.device, dtype=like.dtype)
 
@@ -75,9 +75,9 @@ def epoch_order(total, seed, epoch):
 
 
 def problems_of_step(step, count, total, seed):
-    """The `count` of `total` row numbers that step 0, 1, ... takes from endless shuffled epochs.
+    """The `count` row numbers, each below `total`, that this step takes from shuffled epochs.
 
-    A function of the step alone, so that a resumed run needs no state of the data order.
+    It depends only on its arguments, so a resumed run needs no state of the data order.
     """
     found = []
     for i in range(step * count, (step + 1) * count):
@@ -87,6 +87,6 @@ def problems_of_step(step, count, total, seed):
 
 
 def prompt_keys(picked, m, total):
-    """Keys of the random numbers, m a problem; one picked twice in a step is not sampled alike."""
+    """Keys of the random numbers, m per problem. A problem picked twice gets different keys."""
     again = [picked[:n].count(i) for n, i in enumerate(picked)]
     return [m * (i + total * n) + j for i, n in zip(picked, again) for j in range(m)]

@@ -1,10 +1,10 @@
-"""What a model's files say before and after they are read, so that no number is wrong in silence.
+"""Check a model's files before and after loading, so that no wrong number goes unnoticed.
 
 Skip this on a first reading.
 
-A library that loads a folder passes over what it has no place for and rounds what it gets: an
-adapter beside the weights, 8-bit numbers whose scales are elsewhere, a bias that the layer does not
-know. Each of these loads without an error and is another model.
+A library that loads a folder ignores tensors that it cannot place, and rounds the others. Examples:
+an adapter beside the weights, 8-bit numbers with their scales elsewhere, a bias that the layer does
+not have. Each loads without an error and gives another model.
 """
 import json
 from pathlib import PurePosixPath, PureWindowsPath
@@ -18,7 +18,7 @@ MERGE = "merge it first (merge_and_unload in peft) and save the whole model."
 
 
 def check_files(name, folder):
-    """Raise BadInput for a folder that holds no model, an adapter, or weights in pickles alone."""
+    """Raise BadInput for a folder with no model, with an adapter, or with pickled weights only."""
     files = sorted(path.name for path in folder.iterdir())
     adapters = [file for file in files if file.startswith("adapter_")]
     if adapters:
@@ -38,7 +38,7 @@ def check_files(name, folder):
 
 
 def check_index(name, path):
-    """Raise BadInput unless this list of weight files names files of its own folder alone."""
+    """Raise BadInput unless this list of weight files only names files of its own folder."""
     try:
         named = set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
         strange = [one for one in sorted(named) if not inside(one)]
@@ -57,10 +57,10 @@ def inside(name):
 
 
 def check_formats(name, folder, model):
-    """Raise BadInput for weights of 8 bits or less that nothing told the library how to widen.
+    """Raise BadInput for weights of 8 bits or less.
 
-    With a quantization_config it does so itself, or the parameters stay what they are, which is
-    refused, too: they cannot be trained.
+    With a quantization_config the library may widen them, which is fine. If it leaves them as they
+    are, they cannot be trained. Without that config it does not know their scales.
     """
     narrow = [title for title, p in model.named_parameters()
               if not p.is_floating_point() or p.dtype.itemsize < 2]
@@ -81,19 +81,19 @@ def check_formats(name, folder, model):
 
 
 def is_narrow(title, kind):
-    """Is this a weight in whole numbers, or in floating-point ones of 8 bits or less? Tables of
-    whole numbers, such as positions, are none."""
+    """Is this a weight of integers, or of floating-point numbers of 8 bits or less? Tables of
+    integers, such as positions, do not count."""
     if kind in ("F64", "F32", "F16", "BF16", "BOOL"):
         return False
     return kind[0] == "F" or kind in ("I8", "U8") or title.endswith((".weight", ".bias"))
 
 
 def check_loaded(name, model, loaded):
-    """Raise BadInput where weights were missing, left over or of another shape; `loaded`: what
-    from_pretrained says of that.
+    """Raise BadInput if weights were missing, left over or of another shape. `loaded`: the loading
+    info of from_pretrained.
 
-    Left over is a tensor for a part that the model has: a bias, a scale, an adapter. Whole parts
-    that it lacks (a value head, a vision tower) change none of its numbers.
+    A tensor is left over if it belongs to a part that the model has: a bias, a scale, an adapter.
+    Whole parts that the model lacks (a value head, a vision tower) change none of its numbers.
     """
     missing = sorted(loaded["missing_keys"])
     if missing:
@@ -108,7 +108,7 @@ def check_loaded(name, model, loaded):
     for title in sorted(loaded["unexpected_keys"]):
         owner, _, last = title.rpartition(".")
         if getattr(parts.get(owner), last, None) is not None:
-            continue  # it is tied to another one, or computed anew
+            continue  # it is tied to another one, or computed again
         while owner and owner not in parts:
             owner = owner.rpartition(".")[0]
         if owner and not list(parts[owner].children()):

@@ -4,24 +4,23 @@
     python examples/bench.py --parts sampling,methods --out bench.json
     python examples/bench.py --small --device cpu --parts sampling,update,methods,long   # seconds
 
-The weights are random, because throughput does not depend on them. Nothing is skipped: every group
-has half-right rewards, every completion runs to its full length and holds a box of 12 tokens near
-its end. Parts:
+The weights are random, because throughput does not depend on them. No work is skipped: half of each
+group is right, and every completion has its full length and a box of 12 tokens near its end. Parts:
 
-    sampling   rollout.sample, 64 and 256 rows; the first call compiles and is given apart
+    sampling   rollout.sample, 64 and 256 rows; the first call compiles and is listed separately
     generate   Hugging Face's generate with a static cache, compiled, on bf16 weights
-    update     grpo.update as it is, and with lengths spread over 1/8 to all
-    methods    the step (sampling + update) of each method, by turns, over GRPO's; OAR-P's credit
-               is timed on 8 rows, and its step counted as if all took as long
+    update     grpo.update, first with equal lengths, then with lengths from 1/8 to full
+    methods    the step (sampling + update) of each method over GRPO's, in turns; OAR-P's credit is
+               timed on 8 rows and scaled to all rows
     long       8 rows of 4,096 tokens, GRAIL
-    compiled   grpo.update with --compile at several budgets, then whole steps; `_short`: as if
-               memory were short: recordings are let go before sampling and made again after it
-               (GRPO alone)
-    trl        TRL's GRPOTrainer, its own sampler, if it can be imported
+    compiled   grpo.update with --compile at several budgets, then whole steps; `_short` (GRPO
+               only) acts as if memory were short: it frees the recordings before sampling, and
+               makes them again afterwards
+    trl        TRL's GRPOTrainer with its own sampler, if it can be imported
 
-Seconds are medians of --repeat calls after one to warm up or more (of OAR-P and `long`: the second
-call; of `generate` and TRL: the best), peaks the most that was allocated, the warm-up included, and
-with `--compile` an upper bound, see memory.peak_gb.
+Seconds are medians of --repeat calls after at least one warm-up call. For OAR-P and `long` they are
+the second call, for `generate` and TRL the best. Peaks are the largest allocation, warm-up
+included; with `--compile` they are an upper bound, see memory.peak_gb.
 """
 import argparse
 import dataclasses

@@ -4,12 +4,11 @@
     python examples/bench_cards.py --runs 2x64 --credit none
     python examples/bench_cards.py --small --runs 1x16,2x16 --tokens 24 --steps 2     # a CPU
 
-A run NxB is `accelerate launch --num_processes N` with B completions a step over all cards, so
-1x64 against 2x64 is the same work on twice the cards. Random weights in the exact Qwen3-0.6B shape,
-every completion at its full length with a box of 12 tokens near its end and half of them right, so
-that every row has a gradient and a signal; TRL samples by its default, Hugging Face's generate. The
-first step warms up and is left out of the median. At the end, all processes must hold the same
-sums of every weight.
+A run NxB is `accelerate launch --num_processes N` with B completions per step over all cards. So
+1x64 and 2x64 do the same work on one and on two cards. Weights are random, in the exact Qwen3-0.6B
+shape. Every completion has its full length and a box of 12 tokens near its end, and half of them
+are right, so every row has a gradient and a signal. TRL samples with Hugging Face's generate, its
+default. The median leaves out the first step. At the end, all processes must have the same weights.
 """
 import argparse
 import json

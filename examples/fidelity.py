@@ -8,20 +8,20 @@ A token's true effect is measured by sampling. V(prefix) is the success rate of 
 
     effect(t) = V(prefix with y_t) - V(prefix before y_t, so y_t itself is drawn again)
 
-Signals are compared with it, and with OAR-P, by Spearman's rank correlation over the tokens before
-the box, within each completion, then averaged over completions; intervals are from a bootstrap over
-completions. Two readings of the effect:
+We compare each signal with the effect, and with OAR-P, by Spearman's rank correlation over a
+completion's tokens before the box, and average over completions. Intervals come from a bootstrap
+over completions. The effect is measured in two ways:
 
-    size     effect(t)^2 less its sampling variance (unbiased; may be below 0): does the token
-             matter at all? This is what all signals but DelTA's margin claim to say.
-    toward   effect(t) in right completions, -effect(t) in wrong ones: did the token help to bring
-             about what came? This is what a weight on the advantage wants to know.
+    size     effect(t)^2 minus its sampling variance (unbiased; may be below 0): does the token
+             matter at all? All signals except DelTA's margin claim to measure this.
+    toward   effect(t) in right completions, -effect(t) in wrong ones: did the token help to cause
+             the outcome? A weight on the advantage should measure this.
 
-K continuations leave noise. The two halves of the K give two independent effects, whose correlation
-r makes the reliability of the whole 2 r / (1 + r); a correlation over its square root is what would
-be seen with endless continuations. Two cautions. This is rough for `size`, a square: the true size
-itself would not come out at 1 (`of_the_truth` says where). And the effect of a token of entropy 0,
-which is always drawn again, is 0 by definition: entropy has a start that no other signal has.
+K continuations leave noise. The two halves of the K give two independent effects. If their
+correlation is r, the whole has reliability 2 r / (1 + r). A correlation divided by its square root
+estimates the one with infinitely many continuations. This is rough for `size`, a square: the true
+size itself would not get 1 (see `of_the_truth`). A token of entropy 0 is always drawn again, so its
+effect is 0 by definition. This favours entropy over all other signals.
 
 What we left out, on purpose: a trained checkpoint's figures (--model FOLDER has them), other tasks.
 """
@@ -74,7 +74,7 @@ def toy(seed, normed=False, N=24):
     with both norms left out unless `normed`. The padding's embedding is 0, so replacing token t
     takes its term out of the sum: influence(t) = KL(clean || without).
     """
-    torch.manual_seed(seed)  # the weights of the toy alone hang on it
+    torch.manual_seed(seed)  # only the toy's weights depend on it
     config = Qwen3Config(vocab_size=64, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
                          num_attention_heads=1, num_key_value_heads=1, head_dim=16,
                          tie_word_embeddings=False, pad_token_id=0, eos_token_id=1)

@@ -36,7 +36,7 @@ def attempt(model, tokenizer, row, n, top_k=0):
 
 
 def grail_weights(logp, e, start, close):
-    """How much the answer in the box leans on each token before it, as weights (T,)."""
+    """How much the answer in the box depends on each token before it, as weights (T,)."""
     J = -logp[start:close + 1].sum()                             # () surprise at its own box
     gradient, = torch.autograd.grad(J, e, retain_graph=True)     # (L, H)
     s = (gradient * e).norm(dim=1)[-len(logp):].detach()         # (T,) saliency
@@ -49,7 +49,7 @@ def grail_weights(logp, e, start, close):
 
 
 def update(model, optimizer, groups, credit):
-    """One step: who beat the mean of the group becomes likelier, the others less likely."""
+    """One step: answers above the group's mean become more likely, the others less likely."""
     count = sum(len(ids) for tries in groups for _, ids, _, _ in tries)
     for tries in groups:
         mean = sum(reward for _, _, _, reward in tries) / len(tries)

@@ -109,7 +109,7 @@ def main():
     folder, target = map(Path, sys.argv[1:])
     example = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["example"]
     if example is None:
-        raise BadInput(f"{folder}: no completion was trained, so there is none to draw.")
+        raise BadInput(f"{folder}: no completion had a gradient, so there is none to draw.")
     config = Namespace(**json.loads((folder / "config.json").read_text(encoding="utf-8")))
     _, tokenizer = problems.load_policy(folder / "checkpoint")
     target.write_text(picture(show.beside_grpo(config, tokenizer, example)), encoding="utf-8")

@@ -3,8 +3,8 @@
     python examples/plot.py runs/grpo-tiny-arithmetic-seed0 runs/grail-tiny-arithmetic-seed0
     python examples/plot.py runs/gr* --out results/curves      # writes curves.png and curves.svg
 
-Runs that differ in their seed alone are one line, their mean, and a band from the lowest seed to
-the highest. Needs matplotlib, which nothing else here needs: pip install matplotlib
+Runs that differ only in their seed become one line, the mean, with a band from the lowest to the
+highest. Only this script needs matplotlib: pip install matplotlib
 """
 import argparse
 import json

@@ -5,9 +5,9 @@
     python examples/show_credit.py --model FOLDER --problem "What is 2 + 2?" --answer 4
     python examples/show_credit.py --reweight both          # GRAIL on the right one, too
 
-A group is sampled and rewarded as in training. DelTA compares all its completions with each other;
-the other methods look at one at a time. GRAIL's column follows the settings of the run that the
-checkpoint is of; of any other model, its defaults, which leave right completions alone.
+It samples and rewards a group as in training. DelTA compares all completions of the group; the
+other methods look at one at a time. GRAIL's column uses the settings of the checkpoint's run. For
+any other model it uses the defaults, which do not reweight right completions.
 """
 import argparse
 import json

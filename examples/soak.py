@@ -1,12 +1,11 @@
-"""Does a long run leak? The embedded main job for 2,000 steps, watched from outside.
+"""Does a long run leak memory? Watch the embedded main job for 2,000 steps from outside.
 
     python examples/soak.py --out results/soak_2000_steps.jsonl          # half an hour, Linux
 
-Runs `python grail.py` as anybody would, with a checkpoint every 50 steps, and reads its resident
-memory and its open files from /proc ten times a second. Every 50 steps it writes one line: step,
-rss_mb (median of these steps), rss_mb_max, open_files (most), seconds_per_step (median), and
-seconds_per_thousand_tokens, for a policy that learns to say more takes longer for good reason.
-At the end, the verdict:
+Runs `python grail.py` as a user would, with a checkpoint every 50 steps. Reads its resident memory
+and its open files from /proc ten times a second. Every 50 steps it writes one line: step, rss_mb
+(median of these steps), rss_mb_max, open_files (most), seconds_per_step (median), and
+seconds_per_thousand_tokens, because longer completions take longer. At the end, it judges:
 
     memory   the last quarter's median is at most 2 % above the second's (the first is warm-up)
     files    no more are open in the last quarter than in the second

@@ -5,10 +5,10 @@ r"""Beyond one card: the same token weights inside TRL's GRPOTrainer, on its dis
 
     advantages A (B,)  ->  A[:, None] * w (B, T)      w from grail.py, oar.py or delta.py
 
-TRL's loss takes an advantage a token as readily as one a completion, so one method is overridden:
-what it returns goes on through accumulation, inner iterations and --loss_type, and all defaults
-stay TRL's. The price is another forward of the batch and a backward down to the embeddings (OAR-G:
-5 and 4; DelTA: 1 and none). TRL 0.29.0 to 1.16.0; more cards, vLLM: examples/README.md.
+TRL's loss accepts one advantage per token as well as one per completion. So we override one method.
+Accumulation, inner iterations, --loss_type and all defaults stay TRL's. It costs another forward of
+the batch and a backward to the embeddings (OAR-G: 5 and 4; DelTA: 1 and none). TRL 0.29.0 to
+1.16.0; more cards, vLLM: examples/README.md.
 What we left out, all refused: images, tools, FSDP 1, GRAIL and OAR-G under FSDP, Liger's loss.
 """
 import sys
@@ -39,7 +39,8 @@ from rollout import Rollouts, answers, opens_a_thought
 def answer_weights(forward, credit):
     """GRAIL's or OAR-G's weights of a micro-batch: (b, T), and (b,) bool: all 1 without a signal.
 
-    Without any answer a first token is asked about, in vain: ZeRO-3 wants the same passes of all.
+    If no row has an answer, it still runs on a first token: in ZeRO-3 all processes must do the
+    same passes.
     """
     mask, A = forward.completion_mask, forward.advantages  # (b, T), (b,)
     spans, signs = saliency.answer_spans(forward), torch.tensor(forward.signs)  # (b, 4), (b,)
@@ -83,7 +84,7 @@ class CreditGRPOTrainer(GRPOTrainer):
         return batch
 
     def weights(self, batch):
-        """Weights (B, T) fp32 of a sampled and rewarded batch. No parameter's .grad is touched."""
+        """Weights (B, T) fp32 of a sampled and rewarded batch. Changes no parameter's .grad."""
         ids, mask = batch["completion_ids"], batch["completion_mask"].bool()     # (B, T) each
         A, (B, T), accelerator = batch["advantages"], ids.shape, self.accelerator  # (B,)
         w, logprobs = torch.ones(2, B, T, device=A.device)                       # (B, T) each
@@ -95,7 +96,7 @@ class CreditGRPOTrainer(GRPOTrainer):
                             mask.sum(1).clamp(min=1), None, None, texts)
         texts = answers(rollouts, self.processing_class)
         model = accelerator.unwrap_model(self.model)
-        base = getattr(model, "get_base_model", lambda: model)()  # of PEFT: what holds the adapters
+        base = getattr(model, "get_base_model", lambda: model)()  # under PEFT: with the adapters
 
         def inside(rows):
             with accelerator.autocast(), torch.set_grad_enabled(self.credit != "delta"):
@@ -108,10 +109,10 @@ class CreditGRPOTrainer(GRPOTrainer):
                 hidden.extend(torch.nn.functional.pad(forward.hidden, (0, 0, 0, T - t)))
             else:
                 w[rows, :t], fell_back[rows] = answer_weights(forward, self.credit)
-        # Under PEFT the embedding layer is frozen, and what needs no gradient is given none.
+        # Under PEFT the embedding layer is frozen, so its output would get no gradient.
         hook = base.get_input_embeddings().register_forward_hook(lambda *x: x[2].requires_grad_())
         original, model.forward = model.forward, inside
-        try:  # by the model's own call: only in there do FSDP and ZeRO-3 have its weights at hand
+        try:  # use the model's own call: FSDP and ZeRO-3 gather its weights only inside it
             for rows in torch.arange(B, device=A.device).split(self._train_batch_size):
                 self.model(rows)
         finally:
@@ -134,9 +135,8 @@ class CreditGRPOTrainer(GRPOTrainer):
 
 
 def right(completions, answer, prompts=(), problem=None, **_):
-    """The reward: 1 where the completion's last box is right, outside of a thought that its prompt
-    opened. A data set may lack the problem's text, which only tells whether a percentage is asked
-    for."""
+    """The reward: 1 if the completion's last box is right and not inside a thought that the prompt
+    opened. `problem` is optional: it only tells whether the answer is a percentage."""
     texts = ["" if opens_a_thought(prompt) and "</think>" not in text else text
              for prompt, text in zip(prompts or [""] * len(completions), completions)]
     triples = list(zip(texts, answer, problem or [None] * len(texts)))

@@ -1,8 +1,8 @@
 """Our verifier beside Math-Verify on the same answers: python examples/verify_speed.py FOLDER
 
-FOLDER holds .jsonl files with an "answer" a line (gsm8k_test, math500). Of each, 334 answers are
-boxed; every second one is judged against its own gold, the others against their neighbour's. Needs
-`pip install "math-verify[antlr4_13_2]==0.9.0"` beside our packages.
+FOLDER holds .jsonl files with an "answer" per line (gsm8k_test, math500). Of each file, 334 answers
+are boxed. Every second one is graded against its own gold answer, the others against their
+neighbour's. Also needs `pip install "math-verify[antlr4_13_2]==0.9.0"`.
 """
 import json
 import random
@@ -33,13 +33,13 @@ def main():
                   for i, gold in enumerate(golds)]
     verdicts, mean = {}, {}
     for name, judge in {"ours": verify, "math-verify": math_verify}.items():
-        judge(r"\boxed{x+1}", "2x")  # imports and caches are not what a pair costs
+        judge(r"\boxed{x+1}", "2x")  # first fill imports and caches
         began, times, verdicts[name] = time.process_time(), [], []
         for pair in pairs:
             start = time.perf_counter()
             verdicts[name].append(judge(*pair))
             times.append(1000 * (time.perf_counter() - start))
-        # The mean is the processor's time: another job on the machine slows both at random.
+        # The mean is CPU time, because other jobs on the machine slow both down at random.
         mean[name] = 1000 * (time.process_time() - began) / len(pairs)
         times.sort()
         print(f"{name:12} {len(pairs)} pairs: mean {mean[name]:.3f} ms of the processor, median "

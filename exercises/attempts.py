@@ -1,7 +1,7 @@
-"""Attempts: where an answer is found, what it may import, and what it was asked.
+"""Attempts: where to find an answer, what it may import, and with what arguments it was called.
 
-An answer to exercise 1 that reads `from grpo import group_advantages` is no answer. So an attempt
-may import libraries and other attempts, and of this project only what its own stub imports.
+`from grpo import group_advantages` is not an answer to exercise 1. So an attempt may import
+libraries, other attempts, and from this project only what its own stub imports.
 """
 import ast
 import importlib.util
@@ -15,7 +15,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 OURS = {"exercises", "tests", "examples", "engine"} | {
     path.stem for folder in (ROOT, HERE, ROOT / "engine") for path in folder.glob("*.py")}
-# A function of tensors needs none of these. Who wants past this list gets past it: see TEACHING.md.
+# A function of tensors needs none of these. This list does not stop an attacker: see TEACHING.md.
 SYSTEM = {"builtins", "ctypes", "importlib", "multiprocessing", "os", "posix", "pty", "runpy",
           "shutil", "signal", "socket", "subprocess", "threading", "urllib", "http"}
 CALLS = {"__import__", "compile", "eval", "exec", "open", "input", "breakpoint"}
@@ -25,7 +25,7 @@ SIZE = 200_000  # characters of an answer
 
 def allowed(exercise):
     """The project's modules that this exercise's answer may import."""
-    if exercise.startswith("ex10"):  # a method may use whatever the project has
+    if exercise.startswith("ex10"):  # a method may use the whole project
         return OURS - {"solutions", "leaderboard", "mark", "conftest", "expected", "attempts"}
     return {name for name in imported(ast.parse((HERE / f"{exercise}.py").read_text("utf-8")))
             if name in OURS} | set(EXERCISES)
@@ -43,7 +43,7 @@ def imported(tree):
 
 
 def refusal(exercise, source):
-    """Why this text is no answer, in a sentence, or None."""
+    """Why this text is not accepted, in a sentence, or None."""
     tree = ast.parse(source)
     names = imported(tree)
     for name in sorted(names & (OURS - allowed(exercise))):

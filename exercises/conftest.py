@@ -1,4 +1,4 @@
-"""Whose functions the marks examine, and how a failed mark reads.
+"""Load the functions to mark, and format a failed mark.
 
     python -m pytest exercises -k ex01            # your ex01_*.py in this folder
     python -m pytest exercises --solutions        # our own functions
@@ -40,7 +40,7 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     if config.option.write_marks:
         write_to.append(Path(config.option.write_marks).resolve())
-    # PyTorch warns of its own parts while it is imported. That is no reader's mistake.
+    # PyTorch warns about its own parts on import. The student cannot change that.
     config.addinivalue_line("filterwarnings", "ignore::DeprecationWarning")
     config.addinivalue_line("filterwarnings", "ignore::FutureWarning")
     if config.option.reportchars == "fE":  # the default: the names of all that failed, once more
@@ -56,7 +56,7 @@ def load(exercise, config):
     if exercise not in loaded:
         try:
             if config.option.solutions:
-                import solutions  # here, for it imports the whole project
+                import solutions  # here, because it imports the whole project
                 function = getattr(solutions, exercise[len("ex01_"):])
                 loaded[exercise] = attempts.Recorded(function, HERE / "solutions.py")
             else:
@@ -96,7 +96,7 @@ def own_lines(error, path):
 
 
 def message(exercise, error, config):
-    """What a failed mark says of the answer, without the docstring."""
+    """A failed mark's message about the answer, without the docstring."""
     recorded = loaded.get(exercise)
     asked = getattr(recorded, "asked", "")
     path = getattr(recorded, "path", Path(config.option.attempts).resolve() / f"{exercise}.py")
@@ -133,7 +133,7 @@ def pytest_runtest_makereport(item, call):
 
 
 def pytest_runtest_logreport(report):
-    """Written mark by mark: what comes later may never return."""
+    """Write each mark at once: a later one may never return."""
     if write_to and report.when == "call" and report.passed:
         with open(write_to[0], "a", encoding="utf-8") as file:
             file.write(report.nodeid.split("::")[-1] + "\n")
@@ -146,7 +146,7 @@ def pytest_sessionfinish():
 
 
 def pytest_terminal_summary(terminalreporter):
-    """One line an exercise, after pytest's own."""
+    """One line per exercise, after pytest's own."""
     marks = {}
     for outcome in ("passed", "failed", "error", "skipped"):
         for report in terminalreporter.stats.get(outcome, []):

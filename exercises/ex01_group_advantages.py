@@ -5,9 +5,9 @@ advantage is how far it is above the mean of its own group,
 
     A = r - mean of the group           and, if asked,   A / (population std of the group + 1e-6)
 
-Mean and std are those of the completion's own group. A group whose rewards are all equal says
-nothing: it gets exactly 0, not almost 0 and not NaN, whatever the other groups are like. The
-rewards are not changed.
+Mean and std are those of the completion's own group. A group with equal rewards has no signal. It
+gets exactly 0, not almost 0 and not NaN, and the other groups make no difference. Do not change
+the rewards.
 
     python -m pytest exercises -k ex01
 """

@@ -1,4 +1,4 @@
-"""Exercise 2, twenty minutes: the log-probability of each token, one place off and all is lost.
+"""Exercise 2, twenty minutes: the log-probability of each token. Beware of being off by one.
 
 A causal model reads ids (B, L) and returns logits (B, L, V). Position i has read ids[:, :i + 1], so
 it predicts ids[:, i + 1]. Of the L tokens the first P are the prompt, the rest the completion:
@@ -15,6 +15,6 @@ import torch  # noqa: F401  in case you need it
 def completion_logprobs(logits, ids, prompt_length, temperature=1.0):
     """logits (B, L, V), ids (B, L) int64, prompt_length P >= 1. Returns (B, L - P), with gradient.
 
-    Column t belongs to ids[:, P + t]. logits and ids are not changed.
+    Column t belongs to ids[:, P + t]. Do not change logits and ids.
     """
     raise NotImplementedError

@@ -1,11 +1,11 @@
 """Exercise 4, fifteen minutes: Pass@k without bias.
 
-You sampled a problem n times and c samples were right. What would you have seen with only k of the
-n? The chance that k samples, drawn from the n without putting any back, hold at least one right
-one. It is not 1 - (1 - c/n)^k: that formula puts each sample back, and is too low on average.
+You sampled a problem n times, and c samples were right. Now draw k of the n without putting any
+back. What is the chance that at least one of the k is right? It is not 1 - (1 - c/n)^k: that
+formula puts each sample back, and is too low on average.
 
-The result is float64 (torch.tensor makes float32 of Python's numbers, unless it is told
-dtype=torch.float64), and n may be 2000, for which no float holds the number of draws.
+The result is float64. torch.tensor makes float32 of Python's numbers unless you pass
+dtype=torch.float64. n may be 2000: then the number of possible draws is too large for a float.
 
     python -m pytest exercises -k ex04
 """

@@ -1,14 +1,14 @@
-"""Exercise 9, one hour: a bug hunt. `score` below runs, and is wrong in four ways, all padding's.
+"""Exercise 9, one hour: a bug hunt. `score` below runs, but padding makes it wrong in four ways.
 
-It scores completions under a model, several at once: prompts padded on the left, completions on the
-right, with whatever id the tokenizer pads with. In many tokenizers that is the id that ends a turn.
-So it is also the last token of most completions, and stands inside prompts of several turns.
+It scores several completions at once under a model. Prompts are padded on the left, completions on
+the right, with the tokenizer's padding id. In many tokenizers that is also the id that ends a turn.
+So it is the last token of most completions, and it also occurs inside prompts of several turns.
 
-The model takes what a model of transformers takes: attention_mask (B, L), 1 on what may be seen,
-and position_ids (B, L), the place of each token in its text, from 0; without them 0, 1, 2, ...
+The model takes the inputs of a transformers model: attention_mask (B, L), 1 on visible tokens, and
+position_ids (B, L), the index of each token in its text, from 0. Without them it uses 0, 1, 2, ...
 
-Find the four and repair them. The marks compare with each row scored alone, without any padding;
-read a failing test's name before its numbers.
+Find the four bugs and repair them. The marks compare with each row scored alone, without padding.
+Read a failing test's name before its numbers.
 
     python -m pytest exercises -k ex09
 """

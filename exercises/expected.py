@@ -1,4 +1,4 @@
-"""What a failed mark says: yours and what was expected, whole where they are small."""
+"""The message of a failed mark: your result and the expected one, in full if they are small."""
 import math
 import textwrap
 

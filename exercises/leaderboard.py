@@ -1,11 +1,11 @@
 """Exercise 10's board: your credit against GRAIL's and GRPO's, 15 steps each from the same 3 seeds.
 
-    python exercises/leaderboard.py entropy      # trains ex10_your_own_credit.py, enters it as that
+    python exercises/leaderboard.py entropy      # trains ex10_your_own_credit.py as "entropy"
 
-Same start, same problems, same number of rollouts; then 500 held-out problems, 2 samples each. A
-run takes about half a minute on two idle cores. The first entry makes nine, six of them GRAIL's and
-GRPO's, which stay; a later one makes three. How long that is, is said before it starts. All runs
-are in runs/board/: delete the folder after a change of the project's own code.
+All have the same start, problems and number of rollouts. Then 500 held-out problems follow, with 2
+samples each. A run takes about half a minute on two idle cores. The first entry makes nine runs.
+Six of them are GRAIL's and GRPO's, which stay, so a later entry makes three. It prints an estimate
+first. All runs are in runs/board/: delete the folder if you change the project's own code.
 """
 import argparse
 import contextlib

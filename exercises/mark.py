@@ -3,13 +3,13 @@
     python exercises/mark.py submissions                         # writes marks.csv
     python exercises/mark.py submissions --feedback feedback     # and a text to hand back
 
-A sub-folder holds ex01_*.py ... ex10_*.py, as many as there are, at any depth. An exercise's column
-has the marks that passed; it is empty where nothing was handed in or the stub is unchanged.
+A sub-folder holds any of ex01_*.py ... ex10_*.py, at any depth. An exercise's column has the number
+of marks that passed. It is empty if nothing was handed in or the stub is unchanged.
 
-Each exercise of each student runs in a process of its own, in an empty folder, for --seconds at
-most and within 8 GiB. What fails, hangs, exits or prints without end costs its author marks and
-nobody else. It is no sandbox: the code runs as you. If you do not trust its authors, run this in a
-container or under an account of its own.
+Each exercise of each student runs in its own process, in an empty folder, for at most --seconds and
+8 GiB. Code that fails, hangs, exits or prints without end only costs its own author marks. This is
+not a sandbox: the code runs with your rights. If you do not trust the authors, run this in a
+container or under a separate account.
 """
 import argparse
 import ast

@@ -17,7 +17,7 @@ from saliency import answer_span  # noqa: F401
 
 
 def completion_logprobs(logits, ids, prompt_length, temperature=1.0):
-    """token_logprobs, which applies the head itself: here the logits are there already."""
+    """token_logprobs applies the head itself, but here the logits are already given."""
     completion_ids = ids[:, prompt_length:]  # (B, T)
     return token_logprobs(logits[:, prompt_length - 1:-1], torch.nn.Identity(), completion_ids,
                           torch.ones_like(completion_ids).bool(), temperature)[0]
@@ -36,8 +36,8 @@ def bilevel_weights(scores, q=0.25, beta=1.0):
 
 
 def score(model, prompts, completions, pad_id):
-    """The exercise's own, with its four repairs. The project's is `forward_pass`, which moves all
-    padding to the right, where causality hides it, and so needs neither mask nor positions."""
+    """The exercise's function with its four repairs. The project uses `forward_pass`. It moves all
+    padding to the right, where causal attention hides it, and needs neither mask nor positions."""
     P, T = max(map(len, prompts)), max(map(len, completions))
     ids = torch.tensor([[pad_id] * (P - len(p)) + p + c + [pad_id] * (T - len(c))
                         for p, c in zip(prompts, completions)])                        # (B, P + T)

@@ -1,7 +1,7 @@
-"""What the marks examine answers with, and all that they take from the project.
+"""The models and data of the marks, and all that they take from the project.
 
 Exercises 6 and 9 have models small enough to differentiate by hand. Exercise 10 has six completions
-of the embedded model, for which alone the project's loop (and transformers) are imported.
+of the embedded model. Only these need the project's loop and transformers.
 """
 from functools import lru_cache
 from types import SimpleNamespace

@@ -2,15 +2,15 @@ r"""The arms of the study: methods, controls, and GRAIL with one choice changed.
 
     python results/study.py --arms grail,shuffled,level --seeds 3
 
-Two controls of GRAIL ask whether it matters where its weights stand. `shuffled` permutes them
-inside each completion, so that their sizes stay and their places mean nothing; `level` gives every
-token the mean of its completion, so that a completion pulls as hard as under GRAIL and no token of
-it more than another (the mean over all shuffles). `random` asks if the verdict matters: a coin.
-`grail-rounding` is GRAIL with smaller micro-batches, so it should differ by rounding alone.
+Two controls of GRAIL test whether the positions of its weights matter. `shuffled` permutes them
+inside each completion: the sizes stay, the positions mean nothing. `level` gives every token the
+mean weight of its completion, which is the mean over all shuffles: a completion counts as much as
+under GRAIL, and all its tokens count the same. `random` tests if the verdict matters: a coin.
+`grail-rounding` is GRAIL with smaller micro-batches, so it should differ only by rounding.
 
-Two arms know more than a method can. `oracle` puts a wrong completion's blame on its first wrong
-line alone; `vine` samples what each line did to the chance of success, at a price. `entropy` knows
-less: its weight is the token's own entropy.
+Two arms know more than a method can. `oracle` blames only the first wrong line of a wrong
+completion. `vine` samples how each line changed the chance of success, which takes time. `entropy`
+knows less: its weight is the token's own entropy.
 
 The two arms of RECIPE train as the release of GRAIL does: the constant loss, four passes over each
 batch, truncated rows masked. From the second pass on the policy has moved, and the clip can act.
@@ -46,7 +46,7 @@ def level(config):
 
 
 def without_boost(s, mask, spans, *rest):
-    """grail_credit with 1, not 5, on the content of the box: a box that is nothing but rim."""
+    """grail_credit with 1, not 5, on the content of the box."""
     start, _, _, end = spans.T                                # (b,) each
     return grail_credit(s, mask, torch.stack([start, start, start, end], 1), *rest)
 
@@ -61,8 +61,8 @@ def over_all_tokens(s, mask, spans, *rest):
                        grail_credit(s, mask, spans, *rest))   # (b, T)
 
 
-# How the release trains, GRPO as well as GRAIL. Two things of it stay out: its weights are computed
-# again in each pass, and its learning rate of 1e-6 is for a model 5,000 times as large.
+# The release's training, for GRPO and GRAIL. We leave two things out: it computes the weights again
+# in each pass, and its learning rate of 1e-6 is for a model 5,000 times as large.
 RECIPE = "--loss constant --num-iterations 4 --mask-truncated"
 
 # Name -> (script, its flags, the credit in place of grail.py's own if any).
@@ -82,7 +82,7 @@ ABLATIONS = {
     "grail-all-tokens": (grail, "", functools.partial(grail.credit, credit_fn=over_all_tokens)),
     "grail-no-boost": (grail, "", functools.partial(grail.credit, credit_fn=without_boost)),
     "grail-correct": (grail, "--reweight correct"), "grail-both": (grail, "--reweight both"),
-    # Of the embedded model's three blocks the middle one is the first: saliency.py counts 3 // 2.
+    # The embedded model has three blocks. The middle one is the first: saliency.py takes 3 // 2.
     "grail-first": (grail, "--activation first"), "grail-last": (grail, "--activation last"),
     "correct-level": (grail, "--reweight correct", level),  # as level is to grail
     "grail-rounding": (grail, "--tokens-per-microbatch 1280"),  # a sixth of its default

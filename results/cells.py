@@ -6,8 +6,8 @@ r"""The study's cells, read from its JSONL lines: what an arm scored, and how tw
     python results/cells.py results/study_embedded.jsonl FOLDER      # a file for each cell, for
     python evaluate.py --compare FOLDER/grpo-?.jsonl vs FOLDER/grail-?.jsonl
 
-One line is one training run (see study.py): for every held-out problem it holds how many of the
-samples were right, as a string of digits, so every figure of the tables can be recomputed from it.
+One line is one training run (see study.py). It holds the number of right samples of every held-out
+problem, as a string of digits. So every figure of the tables can be computed again from it.
 
 What we left out, on purpose: the best point of a curve, tests of each point.
 """

@@ -5,10 +5,10 @@ r"""Statistics over seeds: is B better than A, when each was trained S times?
 
     t_interval(d.mean(1))         these problems, other seeds
     both_levels(d)                other problems, other seeds
-    p_value(d.mean(1)), holm      one test, and what it is worth among k
-    detectable(sd, seeds)         what such a test would see
+    p_value(d.mean(1)), holm      one test, and its correction for k tests
+    detectable(sd, seeds)         the difference that such a test can detect
 
-Student's t is that of intervals.py, which has what concerns problems and samples.
+Student's t comes from intervals.py, which has the statistics over problems and samples.
 
 What we left out, on purpose: normal theory (ten seeds are few), non-parametric tests over seeds (of
 three pairs of seeds the smallest p is 0.25), mixed models.
@@ -32,7 +32,7 @@ def t_interval(x):
 
 
 def p_value(x):
-    """Two-sided p of the one-sample t test that the mean of x (S,) is 0; 1 where all are 0."""
+    """Two-sided p of the one-sample t test that the mean of x (S,) is 0; 1 if all are 0."""
     if len(x) < 2:
         return 1.0
     if x.std() == 0:
@@ -42,8 +42,8 @@ def p_value(x):
 
 
 def detectable(sd, seeds=10, power=0.8):
-    """The difference that a 5 % paired t test over so many seeds sees with this power, about:
-    (t_0.975 + t_power) sd / sqrt(seeds); sd is that of the paired differences."""
+    """The difference that a 5 % paired t test over `seeds` seeds detects with this power, roughly
+    (t_0.975 + t_power) sd / sqrt(seeds). sd: of the paired differences."""
     both = t_quantile(seeds - 1) + t_quantile(seeds - 1, 2 * power - 1)
     return both * sd / seeds ** 0.5
 
@@ -68,8 +68,8 @@ def draws_with_replacement(S, N, resamples):
 def both_levels(d, resamples=4000):
     """95 % interval of the mean of d (S, N) with seeds and problems drawn with replacement.
 
-    Ten seeds resampled vary too little, by sqrt((S - 1) / S) z / t, so their deviations are
-    widened by the inverse, as those of problems are in intervals.bootstrap.
+    Ten resampled seeds vary too little, by the factor sqrt((S - 1) / S) z / t. So we widen their
+    deviations by its inverse, as intervals.bootstrap does for problems.
     """
     S, N = d.shape
     if S < 2:

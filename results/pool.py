@@ -1,8 +1,8 @@
-"""Jobs in several processes, each of which takes many: imports and warm-up are paid once.
+"""Run jobs in several worker processes. Each takes many jobs, so imports happen once per worker.
 
-A worker that dies, killed or crashed, loses the job it had, and no other. Ctrl-C reaches the one
-who started them alone, who then ends them by SIGTERM: a training run saves its last whole step. So
-they end when that one is gone, killed.
+A worker that dies only loses its current job. Ctrl-C reaches only the parent process, which then
+stops the workers by SIGTERM, so a training run saves its last finished step. If the parent is
+killed, the workers stop as well.
 """
 import multiprocessing
 import os
@@ -37,11 +37,11 @@ def work(pipe, parent, number, job, mistake):
 
 
 def run_all(cells, job, jobs, done, mistake):
-    """Run job(cell) for every cell (a dict) in so many processes, done(cell, line) here; returns
-    the lost ones.
+    """Run job(cell) for every cell (a dict) in `jobs` processes, and done(cell, line) here. Returns
+    the cells that were lost.
 
-    mistake: the class of exceptions that end all, raised here again; any other ends its worker. It
-    is raised, too, when the first three cells of all are lost: then something else is wrong.
+    mistake: an exception class that ends everything and is raised again here. Any other exception
+    ends only its worker. It is also raised if the first three cells are all lost.
     """
     context = multiprocessing.get_context("spawn")  # CUDA cannot be forked
     queue, idle, busy, lost, finished, started = list(cells), [], {}, [], 0, 0

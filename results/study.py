@@ -9,20 +9,20 @@ r"""The study: does token-level credit help, under controls, at a size that anyo
         --test TEST.jsonl --also="--max-new-tokens 512"
     python results/tables.py                      # tables and figures, from the lines alone
 
-A cell is a command that you could type, `python grail.py --seed 3 --lr 0.0002 ...`, run in a worker
-process, and the evaluation of its snapshots. It becomes one line of results/study_GRID.jsonl, in
-full or not at all; a cell that is there is not run again, so stop and start as you like: the worker
-ends its step, and a cell that had saved a checkpoint goes on from it. A worker that is killed costs
-its cell, which the same command runs again. Three phases:
+A cell is one command, `python grail.py --seed 3 --lr 0.0002 ...`, run in a worker process, plus the
+evaluation of its snapshots. It becomes one line of results/study_GRID.jsonl, complete or not at
+all. A finished cell does not run again, so stop and start as you like: the worker ends its step,
+and a cell with a checkpoint continues from it. If a worker is killed, its cell is lost, and the
+same command runs it again. Three phases:
 
     start     the untrained model on the held-out problems
-    sweep     each arm at each learning rate, seeds 100, 101, ...; scored on validation problems,
-              which are the last of the training file and are trained on by nobody: at the end,
-              or, on long chains, along the curve
+    sweep     each arm at each learning rate, seeds 100, 101, ...; scored on validation problems
+              (the last of the training file, on which no run trains): at the end, or, on long
+              chains, along the curve
     final     each arm at its best rate, seeds 0, 1, ...; scored along the curve and at the end
 
-Some arms take the rate of another's sweep: ablations GRAIL's, and on a real model all of them
-GRPO's. --plan trains nothing: until a first cell has been timed, it calls the time unknown.
+Some arms take the rate of another sweep: ablations use GRAIL's, and on a real model all arms use
+GRPO's. --plan trains nothing. Before a first cell has been timed, it calls the time unknown.
 
 What we left out, on purpose: the best point of a curve, sweeps of anything but the learning rate, a
 scheduler for several machines (--arms and --seeds cut the grid; JSONL lines can be joined).
@@ -40,7 +40,7 @@ import time
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
-os.environ["OMP_NUM_THREADS"] = "1"  # also of the workers; another number rounds otherwise
+os.environ["OMP_NUM_THREADS"] = "1"  # workers inherit it; another number changes the rounding
 os.environ["TQDM_DISABLE"] = "1"
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
@@ -60,16 +60,16 @@ from engine.flags import flags, parse
 
 # ------------------------------------------------------------------------------ the grids
 
-FEW, SWEEP_SEEDS = 4, (100, 101, 102)  # samples a problem, but at the end; seeds of no final cell
+FEW, SWEEP_SEEDS = 4, (100, 101, 102)  # samples per problem before the end; sweep-only seeds
 
-# Of the embedded grid these are asked for by --arms alone.
+# In the embedded grid these arms run only with --arms.
 LATER = ("correct-level", "grpo-release-recipe", "grail-release-recipe", "oracle", "entropy",
          "vine")
 LONG = ["grpo", "oracle", "vine", "grail", "grail-released", "grail-correct", "oar-g", "oar-p",
         "delta", "scrl", "shuffled", "level", "entropy"]
 
-# rate_of: whose sweep an arm takes its rate from, where that is not its own. chosen_by: what the
-# sweep looks at, the accuracy at the end ("sampled") or the mean of the curve.
+# rate_of: the arm whose sweep gives the rate, if not its own. chosen_by: the sweep's measure, the
+# accuracy at the end ("sampled") or the mean of the curve.
 GRIDS = {
     "embedded": dict(arms=[arm for arm in [*ARMS, *ABLATIONS] if arm not in LATER], seeds=10,
                      rates=[5e-5, 1e-4, 2e-4, 4e-4], steps=40, every=10, validation=500,
@@ -95,7 +95,7 @@ def arguments(cell, setup):
     """The command line of a cell, without --name: a list."""
     every = setup["every"]
     if cell["phase"] == "sweep" and chosen_by(setup) == "sampled":
-        every = 0  # the end is all that is looked at
+        every = 0  # only the end is evaluated
     argv = ["--model", setup["model"], "--data", setup["train"], "--device", setup["device"],
             "--steps", setup["steps"], "--snapshot-every", every,
             "--save-every", setup["save_every"], "--eval-problems", 0, "--seed", cell["seed"],
@@ -152,7 +152,7 @@ def run_cell(cell, setup):
             try:
                 find(str(folder))
                 goes_on = ["--resume", folder]
-            except BadInput:  # no whole checkpoint, so from the start
+            except BadInput:  # no complete checkpoint, so start again
                 shutil.rmtree(folder, ignore_errors=True)
                 goes_on = []
             train(cell, setup, "--name", folder, *goes_on)
@@ -163,7 +163,7 @@ def run_cell(cell, setup):
                                      "train": Path(setup["train"]).name})
             line["command"] = shlex.join(["python", f"{script.__name__}.py", *shown])
             line["reward"] = [round(one["reward"], 4) for one in metrics]
-            # Continuations count: a method that samples more than the others pays for them here.
+            # Continuations count, too, so a method that samples more has more tokens here.
             sampled = [one["length"] * config.prompts * config.group + one.get("value_tokens", 0)
                        for one in metrics]
             for k in ("weight_mean", "clipped"):

@@ -1,8 +1,8 @@
-r"""The study's tables and figures, made of its JSONL lines and of nothing else.
+r"""The study's tables and figures, made only from its JSONL lines.
 
     python results/tables.py        # rewrites the tables of the pages here, and their figures
 
-What a line holds, and what is made of it, is in cells.py.
+cells.py says what a line holds and how it is used.
 
 What we left out, on purpose: bold type for winners.
 """

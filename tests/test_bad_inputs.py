@@ -149,7 +149,7 @@ evaluate | --out a-file/x.jsonl | --out a-file/x.jsonl
 evaluate | --out folder.jsonl | --out folder.jsonl
 evaluate | --compare one | --compare
 evaluate | --compare no-file a-file | no-file
-evaluate | --compare plain.jsonl plain.jsonl | no sample of evaluate.py
+evaluate | --compare plain.jsonl plain.jsonl | not a sample of evaluate.py
 evaluate | --model ./nowhere | no such folder
 verify | | give a completion
 verify | 5 | give a completion

@@ -417,7 +417,7 @@ def test_foreign_result_files_are_refused_or_shown_and_not_obeyed(tmp_path, caps
     assert "asked differently" in said and not set(said) & set("\x1b\x07\x9b\u202e")
     for bad in (file("c", {"data": "x"}), file("d", {"data": "x", "samples": None}),
                 file("e", head, {**rows[0], "strict": "yes"}), file("f", head, {"data": HOSTILE})):
-        with pytest.raises(BadInput, match="no sample of evaluate.py"):
+        with pytest.raises(BadInput, match="not a sample of evaluate.py"):
             read_samples(bad)
 
 

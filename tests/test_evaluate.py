@@ -321,7 +321,7 @@ def test_comparison_of_several_benchmarks_and_seeds(tmp_path):
     "args, reason",
     [
         (["missing", "a"], "missing: No such file"),
-        (["text", "a"], "text, line 1: no sample"),
+        (["text", "a"], "text, line 1: not a sample"),
         (["a", "other"], "no benchmark has two problems"),
         (["a"], "give two files"),
         (["a", "a", "a"], "give two files"),

@@ -154,7 +154,7 @@ def test_only_whole_lines_and_whole_problems_are_read(tmp_path):
         "1": [True, False]}
     for bad in ("nonsense\n", line(data="b", id="1", sample=0), line(data="a", id="1"), "[1]\n"):
         path.write_text(whole + bad)
-        with pytest.raises(BadInput, match="x.jsonl, line 5: no sample of evaluate.py"):
+        with pytest.raises(BadInput, match="x.jsonl, line 5: not a sample of evaluate.py"):
             read_samples(path)
 
 
@@ -177,8 +177,8 @@ def test_a_comparison_is_printed_in_per_cent(args, a, b, monkeypatch, capsys):
     for title, value in (("problems", "100"), ("B - A", "+25.0"), ("95 % interval", "+60.0]")):
         assert lines[3].index(title) + len(title) == lines[4].index(value) + len(value)
     about = " ".join(" ".join(lines).split())
-    single = ("one run each: this is about these two checkpoints, not about the methods; give "
-              "several seeds a side")
+    single = ("one run each: this compares two checkpoints, not two methods; give several seeds "
+              "per side")
     assert (single in about) == (len(a) == len(b) == 1)
     assert ("one run of A:" in about) == (len(a) == 1 < len(b))
     assert ("one run of B:" in about) == (len(b) == 1 < len(a))

@@ -424,8 +424,8 @@ def test_what_does_not_fit_is_said_to_the_token():
         with pytest.raises(rollout.BadInput) as refused:
             rollout.refuse_beyond_context(config, prompt, new)
         assert str(refused.value) == (
-            f"--max-new-tokens {new}: after the longest prompt, of {prompt:,} tokens, they go "
-            f"beyond the model's context of 2,048; at most {fit} fit.")
+            f"--max-new-tokens {new}: after the longest prompt, of {prompt:,} tokens, they "
+            f"exceed the model's context of 2,048; at most {fit} fit.")
 
 
 def test_bad_requests_are_refused():

@@ -739,7 +739,7 @@ def test_what_looks_wrong_is_said_once(capsys):
     assert said(torch.zeros(4, 10), informative=0, entropy=0.0) == ""  # nothing was trained
     for text, found in {"cut off": dict(truncated=0.51), "near 0": dict(entropy=0.001),
                         "near ln V = 4.6": dict(entropy=0.95 * flat), "no \\boxed": dict(boxed=0.4),
-                        "--mask-truncated leaves them out": dict(truncated=0.99, repeats=0.9),
+                        "--mask-truncated they are left out": dict(truncated=0.99, repeats=0.9),
                         "at a bound": dict(weights=torch.tensor([[0.5, 5.0] * 10 + [1.0] * 5])),
                         }.items():
         assert said(**found).count(text) == 1 and said(**found) == ""

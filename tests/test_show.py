@@ -247,7 +247,7 @@ def test_the_box_and_the_first_false_line_are_marked():
     (-0.25, None, "<b>A = -0.25</b>: red is blamed more"),
     (0.75, None, "<b>A = +0.75</b>: red is praised more"),
     (0.0, None, "<b>A = +0</b>: nothing is learned from it"),
-    (0.5, [0.25, -0.5], "each token has an advantage A of its own")])
+    (0.5, [0.25, -0.5], "each token has its own advantage A")])
 def test_the_advantage_is_said_with_its_sign_in_words(A, own, words):
     page = pages.page("x", [completion(["a", "b"], {"M": ([1.0, 2.0], None)}, gold="<7>", A=A,
                                        own=own)])

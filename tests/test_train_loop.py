@@ -321,7 +321,7 @@ def test_every_step_prints_its_figures(story):
     # The entropy, 4.5 or so, is above 0.9 ln V of this tokenizer: said once in each process.
     assert all(line["entropy"] > 0.9 * math.log(131) for line in story.metrics)
     for _, _, warned in (story.first, story.second):
-        assert warned.count("near ln V = 4.9, the policy babbles") == 1
+        assert warned.count("near ln V = 4.9, so the text is random") == 1
         assert "cut off: raise" not in warned and "have no \\boxed" not in warned
 
 
