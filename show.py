@@ -141,7 +141,7 @@ def entry(tokenizer, ids, problem, reward, methods, **known):
 
 def of_method(config, weights, A):
     """A column's name and note: what this run's settings do with a completion of advantage A."""
-    name = NAMES[config.method]
+    name = NAMES.get(config.method, config.method)  # a method of yours has its file's name
     if config.credit != "method":
         name += f", --credit {config.credit}"
     if config.method != "grail":
@@ -182,7 +182,8 @@ def of_step(run, tokenizer, done, each=2):
     path = folder / f"step_{run.step:05d}.html"
     before = [page for page in sorted(folder.glob("step_*.html")) if page.name < path.name][-1:]
     links = [("previous", page.name) for page in before] + [("all pages", "index.html")]
-    title = f"{NAMES[config.method]}, step {run.step} of {config.steps}"
+    name = NAMES.get(config.method, config.method)
+    title = f"{name}, step {run.step} of {config.steps}"
     reward = float(done.rewards.mean())
     about = f"reward {reward:.3f} in this step; {about_run(run.folder, config)}"
     write(path, pages.page(title, found, about, links))
@@ -236,7 +237,7 @@ def list_pages(folder, config):
             rows.append(dict(step, href=href))
     links = [("one completion of the last step", "../credit.html")]
     links = [link for link in links if (at / link[1]).exists()]
-    title = f"{NAMES[config.method]}: pages of {folder.name}"
+    title = f"{NAMES.get(config.method, config.method)}: pages of {folder.name}"
     write(at / "index.html", pages.contents(title, about_run(folder, config), rows, links))
 
 

@@ -394,6 +394,17 @@ def test_the_pages_of_a_run_are_linked(tmp_path):
     assert "25.0 % sampled" in listed
 
 
+def test_a_method_of_one_s_own_has_pages_under_its_name(tmp_path):
+    """CONTRIBUTING.md promises that its file alone is enough."""
+    config = run_folder(tmp_path)
+    config.method = "mymethod"
+    run, done = step_of(2, tmp_path, config)
+    show.of_step(run, Letters(), done)
+    page = (tmp_path / "pages/step_00002.html").read_text(encoding="utf-8")
+    assert "<h1>mymethod, step 2 of 6</h1>" in page and "<h3>mymethod</h3>" in page
+    assert "mymethod: pages of" in (tmp_path / "pages/index.html").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("summary", [None, "", "[1]", '{"before": 1', '{"before": null}'])
 def test_pages_are_made_without_the_summary(summary, tmp_path):
     """Nobody writes it between --resume and the end of a run, and a page is no reason to stop. Of a
