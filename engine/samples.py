@@ -154,6 +154,9 @@ def refuse_other_settings(path, old, header):
         raise BadInput(f"--out {path}: what it holds of {header['data']} was asked in another "
                        f"way: {other}; choose another file.")
     for key, value in header.items():
-        if key != "made_on" and old.get(key) != value:
+        if key not in old and key != "made_on":
+            raise BadInput(f"--out {path}: what it holds of {header['data']} is older and does not "
+                           f"say its {key}; choose another file.")
+        if key != "made_on" and old[key] != value:
             raise BadInput(f"--out {path}: it holds {header['data']} with {key} {old.get(key)!r}, "
                            f"not {value!r}; choose another file.")

@@ -509,6 +509,26 @@ def test_files_of_other_settings_are_not_mixed(monkeypatch, tmp_path):
     assert policy.evaluate(samples=2, path=path, name="another set")["problems"] == 10
 
 
+@pytest.mark.parametrize("lost, said", [
+    ("made_on", None), ("config_sha256", "does not say its config_sha256"),
+    ("reading_sha256", "does not say its reading_sha256"),
+    ("first_prompt", "an older file, does not hold its prompts")])
+def test_an_older_file_that_lacks_a_field_is_refused_as_such(lost, said, monkeypatch, tmp_path):
+    """With None for the lost value the sentence spoke of a setting that nobody had."""
+    path = tmp_path / "out.jsonl"
+    policy = Policy(monkeypatch, box)
+    policy.evaluate(samples=2, path=path)
+    header, *lines = path.read_text().splitlines(keepends=True)
+    header = json.loads(header)
+    del header["header"][lost]
+    path.write_text(json.dumps(header) + "\n" + "".join(lines))
+    if said is None:
+        assert policy.evaluate(samples=2, path=path)["problems"] == 10
+        return
+    with pytest.raises(BadInput, match=said):
+        policy.evaluate(samples=2, path=path)
+
+
 def test_bad_input_is_refused_before_sampling(monkeypatch, tmp_path):
     policy = Policy(monkeypatch, box)
     (tmp_path / "notes.jsonl").write_text("hello\n")

@@ -114,7 +114,11 @@ def test_all_that_a_run_prints_fits(short, capsys):
     assert sum("norm of the gradient" in text for text in out) == 1
     heads = [i for i, text in enumerate(out) if text.split()[:2] == ["reward", "informative"]]
     assert len(heads) == 2 and heads[1] - heads[0] == 21
-    assert any("runs/grpo-tiny-own-seed0/metrics.jsonl" in text for text in out)
+    log = Path("runs/grpo-tiny-own-seed0/metrics.jsonl")
+    assert any(str(log) in text for text in out)
+    told = (Path(__file__).parent.parent / "docs/log.md").read_text(encoding="utf-8")
+    logged = json.loads(log.read_text().splitlines()[0])
+    assert logged.keys() <= set(re.findall(r"`(\w+)`", told))
 
 
 def test_the_next_commands_name_the_run_s_own_data(tmp_path):
