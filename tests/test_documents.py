@@ -136,7 +136,7 @@ def test_the_differences_are_those_of_the_lines():
 
 def test_the_card_s_figures_are_those_of_the_bench():
     bench = json.loads((ROOT / "results/h200_bench.json").read_text())
-    found = {name: figure for name, figure in rows_of("on the card")}
+    found = {name: figure for name, figure in rows_of("on the GPU")}
     step = bench["step_grpo_compiled_2560"]["seconds"]
     assert found["a GRPO step, layers compiled"] == f"{step:.2f} s"
     trl = bench["trl"]["best_step_seconds"]
