@@ -367,7 +367,7 @@ def test_no_row_crosses_the_length_at_which_rope_changes(kind):
 def test_sparse_attention_is_left_before_it_chooses():
     """DeepSeek 3.2's indexer keeps index_topk keys; beyond them the sampler was .8 nats off."""
     config = CONFIG_MAPPING["deepseek_v32"](**{**SIZE, "index_topk": 64})
-    with pytest.raises(BadInput, match="beyond 64, where its sparse attention"):
+    with pytest.raises(BadInput, match="exceed 64, where its sparse attention"):
         rollout.refuse_beyond_context(config, 40, 25)
     rollout.refuse_beyond_context(config, 40, 24)
 
