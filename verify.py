@@ -279,6 +279,8 @@ def agree(run, answer, gold):
     if spoken(a) == spoken(g) != "":
         run.how = "the same words"
         return True
+    if choices[1] and not choices[1]["rest"] and any(tok[:1] == '"' and tok[2:] for tok in a):
+        return False  # "Brand B" is neither the choice (B) nor a B with a unit
 
     x, y = parsed(a), parsed(g)
     if same(run, x, y):
