@@ -38,7 +38,7 @@ def weights(attempt, s, span, A=-0.5, padding=()):
 
 def test_by_hand(attempt):
     """Four tokens, marker, content, brace, full stop. Mean and std are those of the four before the
-    box: the zeros after it would make all four look alike."""
+    box: the zeros after it would make all four look the same."""
     s, span = RISING + [0.5, 0.3, 0.0, 0.0], (4, 5, 6, 7)
     case = torch.tensor([s]), torch.ones(1, 8).bool(), torch.tensor([span]), torch.tensor([-0.5])
     right = by_loops(*case)

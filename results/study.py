@@ -211,7 +211,7 @@ def validation(line, setup):
 
 
 def best_rates(setup, lines):
-    """{arm: the rate with the highest mean on validation problems, the lower of two alike}; None
+    """{arm: the rate with the highest mean on validation problems, the lower of a tie}; None
     where the sweep is not done."""
     rates, found = sorted(setup["rates"]), {}
     if len(rates) == 1:
