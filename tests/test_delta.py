@@ -1,4 +1,5 @@
 """DelTA against cases worked in float64 from its released arithmetic, distances and autograd."""
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -369,7 +370,9 @@ def test_delta_from_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     delta.main(["--steps", "2", "--prompts", "4", "--group", "4", "--eval-problems", "0",
                 "--max-new-tokens", "48"])
-    out = capsys.readouterr().out
-    assert out.count("ess ") == 2 and out.count("fallback 0.00") == 2
+    folder = tmp_path / "runs/delta-tiny-arithmetic-seed0"
+    steps = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
+    assert len(steps) == 2 and all(one["fallback"] == 0 and 0 < one["ess"] <= 1 for one in steps)
+    assert capsys.readouterr().out.count("\nstep ") == 2
     with pytest.raises(BadInput, match="--refinements -1"):
         delta.main(["--refinements", "-1"])

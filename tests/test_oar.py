@@ -770,13 +770,15 @@ def test_the_authors_settings_by_hand():
 
 @pytest.mark.slow
 def test_oar_from_the_command_line(tmp_path, monkeypatch, capsys):
-    """Two steps on the embedded model: the line shows concentration and fall-backs."""
+    """Two steps on the embedded model: the log has concentration and fall-backs."""
     monkeypatch.chdir(tmp_path)
     for signal in ("gradient", "perturbation"):
         oar.main(["--signal", signal, "--steps", "2", "--prompts", "4", "--group", "4",
                   "--eval-problems", "0", "--max-new-tokens", "48", "--name", signal])
-    out = capsys.readouterr().out
-    assert out.count("ess ") == 4 and out.count("fallback ") == 4
+        steps = [json.loads(line) for line in (tmp_path / signal / "metrics.jsonl").open()]
+        assert len(steps) == 2
+        assert all(0 < one["ess"] <= 1 and 0 <= one["fallback"] <= 1 for one in steps)
+    assert capsys.readouterr().out.count("\nstep ") == 4
     with pytest.raises(BadInput, match="--draws 0"):
         oar.main(["--draws", "0"])
     for chunk in ("1", "-1"):
