@@ -10,7 +10,8 @@ completion has weight 1 on every token if it has no box, fewer than 2 tokens bef
 better than its group (A > 0).
 
 Four traps of arithmetic.
-  - A saliency of 0 is allowed: add 1e-8 times the row's largest s before the log.
+  - A saliency of 0 is allowed: before the log, add 1e-8 times the largest s of the completion,
+    box included and padding not.
   - All of a row's saliencies may be 0. Then this product is 0, too: add at least 1e-30.
   - Equal saliencies must give exactly 1, but rounding makes the std of their logs not quite 0.
     Compute in float64, and divide by sqrt(variance + 1e-8).
