@@ -68,7 +68,7 @@ def load_policy(name="tiny", device="cpu", dtype=torch.float32):
 
 
 def refuse_what_is_not_made(flag, folder):
-    """Raise BadInput if the long task's folder is missing: it does not come with the project."""
+    """Raise BadInput if an embedded folder is missing: this copy of the project is not whole."""
     if not folder.is_dir():
         raise BadInput(f"{flag}: there is no {folder}; the third command at the top of "
                        "data/make_tiny.py makes it.")

@@ -4,7 +4,7 @@ A problem set is a list of dicts, each with "id", "problem" and "answer" (three 
 other columns of its source. It comes from one of three places:
 
     arithmetic              data/arithmetic_{train,test}.jsonl beside this file (no network);
-                            arithmetic-long: data/tiny_long/, once data/make_tiny.py has made it
+                            arithmetic-long: data/tiny_long/, long chains
     some/file.jsonl         your own, one {"problem": ..., "answer": ...} a line
     gsm8k, math500, ...     the table HUB of benchmarks.py, fetched through `datasets`
 

@@ -250,7 +250,8 @@ def test_the_page_is_what_its_lines_say():
     """Every table and figure of the pages in results/, made again: nobody typed one."""
     text = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "results").glob("*.md"))
     sections = list(tables.SECTION.finditer(text))
-    assert {m[2] for m in sections} >= {path.name for path in tables.HERE.glob("study_*.jsonl")}
+    files = sorted(path.name for path in tables.HERE.glob("study_*.jsonl"))
+    assert sorted(m[2] for m in sections) == files  # each on one page, once
     for m in sections:
         assert m[0] == m[1] + tables.section(m[2]) + m[3], f"run results/tables.py: {m[2]}"
         lines, picture = cells.read(tables.HERE / m[2]), (tables.HERE / m[2]).with_suffix(".svg")
