@@ -94,7 +94,9 @@ def run(exercise, attempt, place, seconds):
         finally:
             stop(process)
     passed = read(marks).split("\n")
-    if not note and "finished" not in passed:
+    # A killed shell leaves its child some milliseconds in which it may still write its marks.
+    killed = process.returncode < 0
+    if not note and (killed or "finished" not in passed):
         note = "ended before its marks did"
     return len(set(passed) & set(TOTAL[exercise])), note, read(output)
 
