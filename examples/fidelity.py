@@ -269,6 +269,7 @@ def main(argv=None):
     add("--samples", type=int, default=64, help="K, continuations of each prefix; even")
     add("--max-new-tokens", type=int, default=72)
     add("--seed", type=int, default=0)
+    add("--device", default="cpu", help="where the continuations are sampled, which is the work")
     add("--out", default="", help="JSON file for the figures")
     args = parser.parse_args(argv)
     if args.toy:
@@ -281,6 +282,7 @@ def main(argv=None):
     rows = problems.load_problems(args.data, "test")[:args.problems]
     pool, rewards, chosen = choose(model, tokenizer, rows, args)
     signals, spans = all_signals(model, tokenizer, pool, rewards, chosen, args.seed)
+    model.to(args.device)  # all before this is done on the CPU
     verdicts, tokens = success(model, tokenizer, pool, rows, chosen, spans, args)
 
     K, tables = args.samples, {"OAR-P": [], "size": [], "toward": []}
