@@ -276,6 +276,8 @@ def agree(run, answer, gold):
     if all(choices) and not all(choice["rest"] for choice in choices):
         run.how = "choices"
         return len({choice["letter"].upper().strip('(").:') for choice in choices}) == 1
+    if choices[0] and choices[0]["rest"] and not choices[1]:
+        return False  # (B): y=-1 is right for the choice (B), so not for -1 too
     if spoken(a) == spoken(g) != "":
         run.how = "the same words"
         return True
@@ -807,9 +809,10 @@ LEAVES = {"\\pi": ("constant", "pi"), "e": ("constant", "e"), '"e': ("constant",
           "i": ("constant", "i"), '"i': ("constant", "i"), "\\setR": REALS, "\\infty": INFINITY}
 APPLIED = re.compile(r"\( (?:(?:- )?[0-9.]+ \)|[^()]* \) (?:=|\\approx))")
 MARKS = ("m", "angle", "triangle", "Delta", "partial", "nabla")  # of a name: \angle ABC
-CHOICE = re.compile(  # C, (C), C. 42, and what follows; operators, or another choice, may not
+# C, (C), C. 42, and what follows; no operator, no other choice, and no ratio as in A:B=2:3.
+CHOICE = re.compile(
     r"(?:\x22(?:option|choice|answer))?(?P<letter>\(\x22?[a-j]\)|(?-i:[A-J])[).:]|(?-i:[A-J])$"
-    r"|\x22[a-j]$)(?P<rest>(?![-+*/=<>^|(,&!;\\]|\x22and|\x22or)"
+    r"|\x22[a-j]$)(?P<rest>(?![-+*/=<>^|(,&!;\\]|\x22and|\x22or|(?<=:)(?-i:[A-Z])[:=])"
     r"(?!.*\([A-J]\)|.*\x22?(?:not|wrong|incorrect|false|never|neither|isn)\b).*)", re.I | re.S)
 BASED = re.compile(r"\x22?([0-9A-F]*[0-9][0-9A-F]*|[A-F]{2,})_([0-9]+)")
 CURRENCY = {"\\dollar": "$", "\\euro": "euro", "\\sterling": "lb", "\\yen": "yen"}
