@@ -276,6 +276,8 @@ def agree(run, answer, gold):
     if all(choices) and not all(choice["rest"] for choice in choices):
         run.how = "choices"
         return len({choice["letter"].upper().strip('(").:') for choice in choices}) == 1
+    if choices[0] and choices[0]["rest"] and not choices[1]:
+        return False  # (B): y=-1 is right for the choice (B), so not for -1 too
     if spoken(a) == spoken(g) != "":
         run.how = "the same words"
         return True
@@ -605,7 +607,6 @@ REWRITES = [(piece, re.compile(pattern), new) for piece, pattern, new in (
     ("\\text", r"\\text\s*\{\s*if\s*\}", " "),
     ("\\", r",\s*(?=&)|\\[hv]space\*?\{[^{}]*\}|(?<=n\{array\})\{[^{}]*\}", " "),
     ("all", r"\\text\s*\{\s*all real(?:s| numbers)\.?\s*\}|\ball real(?:s| numbers)\b", r"\\setR "),
-    ("+", r"([(,[])\s*\+", r"\1"),
     ("^", r"\b([fg])\s*\^\s*\{\s*-\s*1\s*\}", r"\1_{inv}"),
     # the coordinates of a vector: [\mathbf{x}]_B
     ("]", r"\[\s*(?:\\mathbf\s*)?\{?\s*([a-z])\s*\}?\s*\]\s*_\s*\{?([A-Z])\}?", r"\1_{\2}"),
@@ -807,9 +808,10 @@ LEAVES = {"\\pi": ("constant", "pi"), "e": ("constant", "e"), '"e': ("constant",
           "i": ("constant", "i"), '"i': ("constant", "i"), "\\setR": REALS, "\\infty": INFINITY}
 APPLIED = re.compile(r"\( (?:(?:- )?[0-9.]+ \)|[^()]* \) (?:=|\\approx))")
 MARKS = ("m", "angle", "triangle", "Delta", "partial", "nabla")  # of a name: \angle ABC
-CHOICE = re.compile(  # C, (C), C. 42, and what follows; operators, or another choice, may not
+# C, (C), C. 42, and what follows; no operator, no other choice, and no ratio as in A:B=2:3.
+CHOICE = re.compile(
     r"(?:\x22(?:option|choice|answer))?(?P<letter>\(\x22?[a-j]\)|(?-i:[A-J])[).:]|(?-i:[A-J])$"
-    r"|\x22[a-j]$)(?P<rest>(?![-+*/=<>^|(,&!;\\]|\x22and|\x22or)"
+    r"|\x22[a-j]$)(?P<rest>(?![-+*/=<>^|(,&!;\\]|\x22and|\x22or|(?<=:)(?-i:[A-Z])[:=])"
     r"(?!.*\([A-J]\)|.*\x22?(?:not|wrong|incorrect|false|never|neither|isn)\b).*)", re.I | re.S)
 BASED = re.compile(r"\x22?([0-9A-F]*[0-9][0-9A-F]*|[A-F]{2,})_([0-9]+)")
 CURRENCY = {"\\dollar": "$", "\\euro": "euro", "\\sterling": "lb", "\\yen": "yen"}
@@ -905,12 +907,18 @@ def names_of(parts):
 
 
 def spoken(toks):
-    """Words without case, marks and hyphens, and all else as it is; "" without any word."""
+    """Words without case, marks and hyphens; "" without any word. A letter alone is a variable and
+    keeps its case, but for the article; letters in a row are a short word."""
     if not any(tok[0] == '"' and tok[2:] for tok in toks):
         return ""
     said = [tok for k, tok in enumerate(toks) if tok not in (".", "'") and not (
         tok == "-" and 0 < k < len(toks) - 1 and toks[k - 1][0] == toks[k + 1][0] == '"')]
-    return "".join(f" {tok} " if tok[0] in DIGITS else tok.strip('"').lower() for tok in said)
+    letter = [tok[0].isalpha() for tok in said]
+    for k, tok in enumerate(said):
+        in_a_row = any(letter[max(k - 1, 0):k] + letter[k + 1:k + 2])
+        if not letter[k] or in_a_row or tok == "A":
+            said[k] = tok.strip('"').lower()
+    return "".join(f" {tok} " if tok[0] in DIGITS else tok for tok in said)
 
 
 def decimal_of(tree):
