@@ -65,6 +65,11 @@ QUESTIONS = {
             "oracle", "vine", "grail", "grail-released", "grail-correct", "oar-g", "oar-p",
             "delta", "scrl", "shuffled", "level", "entropy")], "sampled"),
     ],
+    "study_gsm8k": [
+        ("Against GRPO", [(arm, "grpo") for arm in (
+            "grail", "oar-g", "delta", "shuffled", "vine")], "sampled"),
+        ("Is it where the weights stand?", [("grail", "shuffled")], "sampled"),
+    ],
     "study_recipe": [
         ("As the release trains", [("grail-release-recipe", "grpo-release-recipe")], "sampled"),
     ],

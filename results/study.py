@@ -7,6 +7,8 @@ r"""The study: does token-level credit help, under controls, at a size that anyo
     python results/study.py --grid long --device cuda --jobs 16    # long chains, with an oracle
     python results/study.py --grid real --device cuda --jobs 4 --model FOLDER --data TRAIN.jsonl \
         --test TEST.jsonl --also="--max-new-tokens 512"
+    python results/study.py --grid gsm8k --phases start,sweep --arms grpo --device cuda --jobs 4 \
+        --model FOLDER --data gsm8k_train.jsonl --test gsm8k_test.jsonl
     python results/tables.py                      # tables and figures, from the lines alone
 
 A cell is one command, `python grail.py --seed 3 --lr 0.0002 ...`, run in a worker process, plus the
@@ -83,6 +85,12 @@ GRIDS = {
     "real": dict(arms=["grpo", "grail", "shuffled"], seeds=3, rates=[1e-6, 3e-6, 1e-5], steps=40,
                  every=20, validation=200, curve=200, final=None, samples=4,
                  save_every=10, rate_of=dict.fromkeys([*ARMS, *ABLATIONS], "grpo")),
+    # Every arm has a sweep of its own. A file holds cells of one kind of card and one batch size.
+    "gsm8k": dict(arms=["grpo", "grail", "oar-g", "delta", "shuffled", "vine"], seeds=5,
+                  seeds_of={"vine": 3}, rates=[1e-6, 3e-6, 5e-6], steps=200, every=50,
+                  validation=500, curve=500, final=None, samples=4, save_every=25, rate_of={},
+                  chosen_by="curve", also="--prompts 8 --group 8 --max-new-tokens 512",
+                  flags_of={"vine": "--continuations 4 --cut newline"}, one_card=True),
 }
 
 
@@ -100,8 +108,9 @@ def arguments(cell, setup):
             "--steps", setup["steps"], "--snapshot-every", every,
             "--save-every", setup["save_every"], "--eval-problems", 0, "--seed", cell["seed"],
             "--lr", f"{cell['rate']:g}"]
+    own = setup.get("flags_of", {}).get(cell["arm"], "")
     return [*map(str, argv), *shlex.split((ARMS | ABLATIONS)[cell["arm"]][1]),
-            *shlex.split(setup["also"])]
+            *shlex.split(own), *shlex.split(setup["also"])]
 
 
 def card(device):
@@ -242,7 +251,9 @@ def cells_of(phase, setup, lines):
         cells = [(arm, rate, seed) for seed in SWEEP_SEEDS for rate in rates for arm in swept]
     else:
         best = best_rates(setup, lines)
-        cells = [(arm, best[arm], seed) for seed in seeds for arm in arms]
+        fewer = setup.get("seeds_of", {})
+        cells = [(arm, best[arm], seed) for seed in seeds for arm in arms
+                 if seed - first < fewer.get(arm, setup["seeds"])]
     there = {tuple(line["cell"][k] for k in ("phase", "arm", "rate", "seed")) for line in lines}
     return [dict(phase=phase, arm=arm, rate=rate, seed=seed) for arm, rate, seed in cells
             if (phase, arm, rate, seed) not in there]
@@ -278,13 +289,15 @@ def prepare(args):
     """The setup (dict) of a grid: settings, files; writes its training and validation problems."""
     grid = GRIDS["quick" if args.quick else args.grid]
     name = "quick" if args.quick else args.grid
-    if name == "real" and not (args.model and args.data and args.test):
-        raise BadInput("--grid real: needs --model FOLDER --data TRAIN.jsonl --test TEST.jsonl.")
+    if name in ("real", "gsm8k") and not (args.model and args.data and args.test):
+        raise BadInput(f"--grid {name}: needs --model FOLDER --data TRAIN.jsonl --test TEST.jsonl.")
     data = args.data or grid.get("data", "arithmetic")
     test = args.test or grid.get("data", "arithmetic")
     setup = {**grid, "model": args.model or grid.get("model", "tiny"), "device": args.device,
-             "also": args.also, "test": test, "work": f"runs/study/{name}"}
-    parse(flags("grpo", ""), [*shlex.split(args.also), "--model", setup["model"]])  # or refuse now
+             "also": f"{grid.get('also', '')} {args.also}".strip(), "test": test,
+             "work": f"runs/study/{name}"}
+    asked = [*shlex.split(setup["also"]), "--model", setup["model"]]
+    parse(flags("grpo", ""), asked)  # or refuse now
     if args.arms:
         setup["arms"] = args.arms.split(",")
         if not set(setup["arms"]) <= {*ARMS, *ABLATIONS}:
@@ -314,9 +327,13 @@ def prepare(args):
     texts = [[[row["problem"], row["answer"]] for row in part] for part in (rows, held_out)]
     setup["settings"] = {
         **{k: grid[k] for k in ("steps", "every", "validation", "curve", "final", "samples")},
-        "model": Path(setup["model"]).name, "also": args.also,
+        "model": Path(setup["model"]).name, "also": setup["also"],
         "device": torch.device(args.device).type,
         "data_sha256": hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]}
+    if grid.get("one_card"):
+        setup["settings"] |= {"flags_of": grid["flags_of"], "card": "cpu"}
+        if args.device.startswith("cuda"):
+            setup["settings"]["card"] = torch.cuda.get_device_name(args.device)
     return setup, Path(args.out or HERE / f"study_{name}.jsonl")
 
 
@@ -350,9 +367,10 @@ def load(path, setup):
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     add = parser.add_argument
-    add("--grid", default="embedded", choices=["embedded", "long", "real"],
+    add("--grid", default="embedded", choices=["embedded", "long", "real", "gsm8k"],
         help="which study")
     add("--quick", action="store_true", help="the embedded grid cut to 2 methods and 3 seeds")
+    add("--phases", default="start,sweep,final", help="some of them, comma between")
     add("--plan", action="store_true", help="say what is missing and how long it takes, and stop")
     add("--jobs", type=int, default=2, help="cells at a time")
     add("--device", default="cpu", help="cpu or cuda; with several cards, workers take turns")
@@ -360,23 +378,26 @@ def main(argv=None):
     add("--arms", default="", help="some of the arms, comma between")
     add("--seeds", type=int, default=0, help="how many seeds the final cells have")
     add("--first-seed", type=int, default=0, help="and the first of them")
-    add("--model", default="", help="real: a folder")
-    add("--data", default="", help="real: a .jsonl file to train on; its last problems validate, "
-        "so shuffle one that is sorted")
-    add("--test", default="", help="real: a .jsonl file of held-out problems")
+    add("--model", default="", help="real, gsm8k: a folder")
+    add("--data", default="", help="real, gsm8k: a .jsonl file to train on; its last "
+        "problems validate, so shuffle one that is sorted")
+    add("--test", default="", help="real, gsm8k: a .jsonl file of held-out problems")
     add("--also", default="", help='more flags for every cell, as --also="--max-new-tokens 512"')
     add("--out", default="", help="the file of lines (results/study_GRID.jsonl)")
     args = parser.parse_args(argv)
     if args.jobs < 1 or args.seeds < 0 or args.first_seed < 0:
         raise BadInput(f"--jobs {args.jobs} --seeds {args.seeds} --first-seed {args.first_seed}: "
                        "at least 1 job; 0 seeds: all; the first is 0 or more.")
+    phases = args.phases.split(",")
+    if not set(phases) <= {"start", "sweep", "final"}:
+        raise BadInput(f"--phases {args.phases}: there are start, sweep, final.")
     setup, out = prepare(args)
     job = functools.partial(run_cell, setup=setup)
 
     lines = load(out, setup)
 
     def missing():  # a final cell whose sweep is not done has the rate None
-        return [cell for phase in ("start", "sweep", "final")
+        return [cell for phase in ("start", "sweep", "final") if phase in phases
                 for cell in cells_of(phase, setup, lines)]
 
     def left():  # asked after every cell, so it must not take longer than a cell

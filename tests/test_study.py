@@ -577,6 +577,75 @@ def study_args(argv):
                            rates="", also=argv[-1][7:])
 
 
+def gsm8k_args(argv, **other):
+    """The arguments of `study.prepare` for the grid "gsm8k" with the files of `here`."""
+    return SimpleNamespace(**{**vars(study_args(argv)), "grid": "gsm8k", "also": "", **other})
+
+
+def test_the_gsm8k_grid_lists_its_cells(here):
+    """9 sweep cells of GRPO alone, 54 of all arms; then five arms with five seeds and vine with
+    three, each at the rate of its own sweep, which is another one for every arm."""
+    argv, _, _ = here
+    setup, out = study.prepare(gsm8k_args(argv))
+    assert out.name == "study_gsm8k.jsonl"
+    study.SWEEP_SEEDS = (100, 101, 102)  # `here` cuts them, and gives them back
+    alone = study.cells_of("sweep", {**setup, "arms": ["grpo"]}, [])
+    assert {(c["arm"], c["rate"], c["seed"]) for c in alone} == set(itertools.product(
+        ["grpo"], [1e-6, 3e-6, 5e-6], [100, 101, 102])) and len(alone) == 9
+    swept = study.cells_of("sweep", setup, [])
+    assert len(swept) == 54
+    wanted = dict(zip(setup["arms"], itertools.cycle(setup["rates"])))
+    point = {"samples": 4, "step": 200}
+    lines = [dict(cell=cell, curve=[], final=point | {
+        "right": "44" if cell["rate"] == wanted[cell["arm"]] else "11"}) for cell in swept]
+    final = study.cells_of("final", setup, lines)
+    assert {cell["arm"]: cell["rate"] for cell in final} == wanted
+    seeds = {arm: [c["seed"] for c in final if c["arm"] == arm] for arm in wanted}
+    assert seeds.pop("vine") == [0, 1, 2] and all(s == [0, 1, 2, 3, 4] for s in seeds.values())
+
+
+@pytest.mark.parametrize("arm", study.GRIDS["gsm8k"]["arms"])
+@pytest.mark.parametrize("phase", ["sweep", "final"])
+def test_a_gsm8k_cell_s_command_line_parses(here, monkeypatch, arm, phase):
+    """What reaches the training loop: 200 steps of 8 x 8, at most 512 tokens, weights kept at steps
+    50, 100, 150 and 200, a checkpoint every 25; vine draws 4 continuations a line."""
+    argv, seen = here[0], []
+    script = arms.ARMS[arm][0]
+    monkeypatch.setattr(script, "train", lambda config, *_, **__: seen.append(config))
+    monkeypatch.setattr(grail.show, "last_steps", lambda *about: None)
+    study.train(dict(phase=phase, arm=arm, rate=3e-6, seed=1),
+                study.prepare(gsm8k_args(argv))[0])
+    config = seen[0]
+    assert (config.prompts, config.group, config.steps, config.lr) == (8, 8, 200, 3e-6)
+    assert (config.max_new_tokens, config.snapshot_every, config.save_every) == (512, 50, 25)
+    assert arm != "vine" or (config.continuations, config.cut) == (4, "newline")
+    assert config.credit == ("shuffled" if arm == "shuffled" else "method")
+
+
+def test_gsm8k_cells_of_another_batch_or_card_are_not_mixed(here):
+    argv, _, out = here
+    setup = study.prepare(gsm8k_args(argv))[0]
+    point = dict(right="11", samples=2)
+    cell = dict(phase="sweep", arm="grpo", rate=1e-6, seed=100)
+    one = dict(cell=cell, settings=setup["settings"], curve=[], final=point)
+    out.write_text(json.dumps(one) + "\n")
+    assert study.load(out, setup)
+    other = study.prepare(gsm8k_args(argv, also="--prompts 16"))[0]
+    with pytest.raises(BadInput, match="also"):
+        study.load(out, other)
+    for name, value in (("card", "another card"), ("steps", 100), ("flags_of", {})):
+        with pytest.raises(BadInput, match=name):
+            study.load(out, {**setup, "settings": {**setup["settings"], name: value}})
+
+
+def test_phases_are_checked_and_cut_the_plan(here, capsys):
+    argv, ran, _ = here
+    study.main([*argv, "--plan", "--phases", "start,sweep"])
+    assert "3 cells left" in capsys.readouterr().out and not ran
+    with pytest.raises(BadInput, match="--phases all"):
+        study.main([*argv, "--phases", "all"])
+
+
 def test_cells_that_do_not_fit_on_the_disk_together_do_not_begin(here, monkeypatch):
     """The embedded model has 755,136 parameters of 4 bytes; 6 + 3 times that for each of 5."""
     argv, ran, _ = here
