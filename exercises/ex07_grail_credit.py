@@ -26,7 +26,7 @@ import torch  # noqa: F401  in case you need it
 def grail_credit(s, mask, spans, advantages):
     """s (B, T) saliency, mask (B, T) bool, advantages (B,). Returns weights (B, T).
 
-    spans (B, 4) int64: start, content, close, end of each row, in tokens, see exercise 5. A row
-    without a box has -1 four times, because a tensor cannot hold None.
+    spans (B, 4) int64: start, content, close, end of each row's box, in tokens, as in section 5 of
+    docs/walkthrough.md. A row without a box has -1 four times: a tensor cannot hold None.
     """
     raise NotImplementedError

@@ -9,15 +9,14 @@ W = [0.5, 0.776393, 1.223607, 1.670821]
 NONE = (-1, -1, -1, -1)
 
 
-def by_loops(s, mask, spans, advantages, sample=False, everything=False):
-    """The definition, a row and a token at a time. sample, everything: two mistakes, for messages.
-    """
+def by_loops(s, mask, spans, advantages, sample=False, everything=False, early=False):
+    """The definition, a row and a token at a time. The three flags are mistakes, for messages."""
     rows = []
     for i, (start, content, close, _) in enumerate(spans.tolist()):
         n = int(mask[i].sum())
         w = [1.0] * n + [0.0] * (len(mask[i]) - n)
         if start >= 2 and advantages[i] <= 0:
-            largest = max(max(s[i, :n].double().tolist()), 1e-30)
+            largest = max(max(s[i, :start if early else n].double().tolist()), 1e-30)
             logs = [math.log(x + 1e-8 * largest) for x in s[i, :n].double().tolist()]
             used = logs if everything else logs[:start]
             mean = sum(used) / len(used)
@@ -103,6 +102,16 @@ def test_a_token_that_the_answer_ignores(attempt):
     """log 0 is -inf; with the floor, z is (-sqrt 3, and 1/sqrt 3 three times)."""
     expect(weights(attempt, [0.0, 0.3, 0.3, 0.3, 0.0, 0.0], (4, 5, 5, 6)),
            [[0.5, 1.288675, 1.288675, 1.288675, 1, 1]])
+
+
+def test_the_floor_takes_the_largest_s_of_the_whole_completion(attempt):
+    """The floor is 1e-8 times the largest s of the whole completion, the box included, although
+    mean and std are over the tokens before the box. Here the box's first token has the largest."""
+    s = [0.0, 0.01, 0.02, 0.04, 10.0, 1.0, 0.0]
+    case = torch.tensor([s]), torch.ones(1, 7).bool(), torch.tensor([[4, 5, 6, 7]])
+    A = torch.tensor([-0.5])
+    expect(weights(attempt, s, (4, 5, 6, 7)), by_loops(*case, A), 1e-3, mistakes={
+        "the floor is made of the largest s before the box": by_loops(*case, A, early=True)})
 
 
 def test_all_saliencies_are_zero(attempt):
