@@ -37,6 +37,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import delta
 import grpo
+import models
 import problems
 import saliency
 import verify
@@ -277,6 +278,7 @@ def main(argv=None):
     if args.samples % 2 or args.samples < 4 or args.completions < 4:
         raise BadInput(f"--samples {args.samples} --completions {args.completions}: an even number "
                        "of samples, both 4 or more.")
+    models.check_device(args.device)  # it is used late
     began = time.time()
     model, tokenizer = problems.load_policy(args.model)
     rows = problems.load_problems(args.data, "test")[:args.problems]

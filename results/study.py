@@ -7,7 +7,7 @@ r"""The study: does token-level credit help, under controls, at a size that anyo
     python results/study.py --grid long --device cuda --jobs 16    # long chains, with an oracle
     python results/study.py --grid real --device cuda --jobs 4 --model FOLDER --data TRAIN.jsonl \
         --test TEST.jsonl --also="--max-new-tokens 512"
-    python results/study.py --grid gsm8k --phases start,sweep --arms grpo --device cuda --jobs 4 \
+    python results/study.py --grid gsm8k --phases start,sweep --arms grpo --device cuda --jobs 3 \
         --model FOLDER --data gsm8k_train.jsonl --test gsm8k_test.jsonl
     python results/tables.py                      # tables and figures, from the lines alone
 

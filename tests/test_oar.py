@@ -840,6 +840,11 @@ def test_the_squared_effect_is_unbiased():
     assert mean == pytest.approx(.09)
 
 
+def test_the_fidelity_script_refuses_a_device_before_it_begins():
+    with pytest.raises(BadInput, match="--device quick: no device"):
+        fidelity.main(["--device", "quick"])
+
+
 @pytest.mark.slow
 def test_the_fidelity_script_end_to_end(tmp_path, capsys):
     """A miniature: the random signal ranks nothing, OAR-P ranks itself, every figure has its
