@@ -90,23 +90,36 @@ def prompts(rows, tokens):
     return [" ".join(str(1 + (7 * i + j) % 400) for j in range(tokens)) for i in range(rows // 8)]
 
 
-def rates(device):
+def rates(device, size=2**31, side=8192, many=500):
     """What the card can do: TB/s of a copy (read and written), TFLOP/s of a bf16 product, alone and
-    as one of 500 in a row, which lowers the clock because the power does not last."""
-    x = torch.empty(2**31, dtype=torch.uint8, device=device)
+    as one of `many` in a row, which lowers the clock because the power does not last. The copy has
+    `size` bytes, the matrices have side x side numbers."""
+    x = torch.empty(size, dtype=torch.uint8, device=device)
     y = torch.empty_like(x)
-    a, b, c = (torch.randn(8192, 8192, dtype=torch.bfloat16, device=device) for _ in range(3))
-    copy, product, many = (
+    a, b, c = (torch.randn(side, side, device=device).bfloat16() for _ in range(3))
+    copy, product, products = (
         statistics.median(timed(work, device, 5)[0][1:])
         for work in (lambda: y.copy_(x), lambda: torch.mm(a, b, out=c),
-                     lambda: [torch.mm(a, b, out=c) for _ in range(500)]))
-    return {"copy_tb_per_second": 2 * 2**31 / copy / 1e12,
-            "matrix_tflops": 2 * 8192**3 / product / 1e12,
-            "matrix_tflops_sustained": 500 * 2 * 8192**3 / many / 1e12}
+                     lambda: [torch.mm(a, b, out=c) for _ in range(many)]))
+    return {"copy_tb_per_second": 2 * size / copy / 1e12,
+            "matrix_tflops": 2 * side**3 / product / 1e12,
+            "matrix_tflops_sustained": many * 2 * side**3 / products / 1e12}
 
 
 def rewards_of(rows, device):
     return (torch.arange(rows, device=device) % 2).float().view(-1, 8)
+
+
+def generate(args, config, device):
+    """Seconds of three calls of Hugging Face's generate, the first of which compiles, and peak."""
+    with device:
+        half = Qwen3ForCausalLM(config).to(torch.bfloat16).eval()
+    ids = torch.randint(1, 400, (args.rows, args.prompt), device=device)
+    seconds, peak = timed(lambda: half.generate(
+        ids, do_sample=True, max_new_tokens=args.tokens,
+        cache_implementation="static"), device, 3)
+    return {"first_seconds": seconds[0], "peak_gb": peak,
+            "tokens_per_second": args.rows * args.tokens / min(seconds)}
 
 
 def trl_step(args, config, device):
@@ -192,15 +205,7 @@ def main(argv=None):
             subprocess.run([sys.executable, __file__, *given, "--parts", "trl", "--out", file.name])
             note("trl", json.loads(file.read() or b"{}").get("trl", "failed"))
     if "generate" in parts:
-        with device:
-            half = Qwen3ForCausalLM(config).to(torch.bfloat16).eval()
-        ids = torch.randint(1, 400, (args.rows, args.prompt), device=device)
-        seconds, peak = timed(lambda: half.generate(
-            ids, do_sample=True, max_new_tokens=args.tokens,
-            cache_implementation="static"), device, 3)
-        note("generate", {"first_seconds": seconds[0], "peak_gb": peak,
-                          "tokens_per_second": args.rows * args.tokens / min(seconds)})
-        del half
+        note("generate", generate(args, config, device))
     with device:
         model = Qwen3ForCausalLM(config).eval()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=cuda)
