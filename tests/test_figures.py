@@ -76,6 +76,7 @@ def read_off(panel):
         pixel = float(x) if anchor == "middle" else float(y) - 4
         ticks[anchor].append((pixel, float(value)))
     across, up = ruler(ticks["middle"]), ruler(ticks["end"])
+    assert across(100) > across(0) and up(100) < up(0)  # more is right and above
     dots = re.findall(r'<circle cx="(.*?)" cy="(.*?)"', panel)
     bars = re.findall(r'd="M([-.\d]+) [-.\d]+H([-.\d]+)M[-.\d]+ ([-.\d]+)V([-.\d]+)"', panel)
     assert len(dots) == len(bars)
@@ -106,7 +107,7 @@ def test_the_points_stand_where_the_files_say(task, fidelity, study, column, tra
 
 
 def test_the_signals_file_is_all_that_is_drawn(drawn):
-    """No number is written beside its points: so the whole file, not its words alone."""
+    """No numbers stand beside its points, so we compare the whole file, not its words alone."""
     on_disk = (DOCS / "figures/signals.svg").read_text(encoding="utf-8")
     assert on_disk == drawn["signals.svg"], "make it again: python docs/figures.py"
 
