@@ -1,15 +1,18 @@
-r"""The five figures of README, walkthrough and slides: python docs/figures.py
+r"""The six figures of README, walkthrough, slides and results: python docs/figures.py
 
     loop.svg        a step of GRPO or GRAIL: ask, sample, grade, compare, weigh, step
     clip.svg        what the clip does to a good token and to a bad one
     backward.svg    from the box back to the tokens that it leans on
     blame.svg       one wrong answer, blamed by GRPO, by GRAIL and by a person
     forest.svg      the study: every method minus GRPO
+    signals.svg     how well each signal ranks the tokens, and how its arm trained
 
 Every number in them is computed here by the project's own functions, or read from results/. Each
 file follows the reader's colour scheme, light or dark, and needs no font and no script.
 """
 import html
+import json
+import math
 import re
 import sys
 from pathlib import Path
@@ -41,6 +44,18 @@ STUDIES = [("study_embedded.jsonl", "embedded model, 0.76 M parameters"),
 NOTES = {"grail-released": "the published code", "grpo-std": "A over its group's std",
          "shuffled": "GRAIL's weights, shuffled", "level": "GRAIL's weights, averaged",
          "random": "a coin for a verdict", "grail-correct": "right answers reweighted"}
+
+
+# Signals: (name in the figure, name in fidelity.json, arm trained with it). Random numbers have no
+# arm of their own; `shuffled` puts GRAIL's weights in a random order.
+SIGNALS = [("GRAIL", "gradient x activation", "grail"),
+           ("OAR-G", "input gradient, 4 draws", "oar-g"), ("OAR-P", "OAR-P", "oar-p"),
+           ("DelTA", "DelTA margin", "delta"), ("entropy", "entropy", "entropy"),
+           ("random", "random", "shuffled")]
+TASKS = [("Short chains", "fidelity.json", "study_embedded.jsonl"),
+         ("Long chains", "fidelity_long.json", "study_long.jsonl")]
+EFFECTS = [("size", "size of the effect"), ("toward", "effect toward the outcome")]
+MEASURES = {"sampled": "at the end, sampled", "curve": "in the mean of the curve"}
 
 # ------------------------------------------------------------------------------ drawing
 
@@ -316,12 +331,112 @@ def forest():
     return svg(960, y + 46, "The study: every method minus GRPO", axis + out)
 
 
+def signal_points(fidelity, study, effect):
+    """[(name, (correlation, low, high), (gain, low, high))] of the signals with an arm in `study`:
+    the correlation with this effect, corrected for noise, and the arm's gain over GRPO in points,
+    by the study's first measure."""
+    found = json.loads((HERE.parent / "results" / fidelity).read_text(encoding="utf-8"))
+    estimates = dict(zip(found["signals"], found[effect]["corrected"]))
+    arms = cells.by_arm(cells.read(HERE.parent / "results" / study))
+    measure = cells.families_of(study)[0][2]
+    points = []
+    for name, signal, arm in SIGNALS:
+        if row := cells.compared(arms, arm, "grpo", measure):
+            gain = tuple(100 * row[k] for k in ("mean", "low", "high"))
+            points.append((name, tuple(estimates[signal]), gain))
+    return points
+
+
+def free_place(x, y, words, taken):
+    """Where the words beside a dot at (x, y) cover least of the boxes in `taken`: (x, y, anchor).
+    Their own box joins `taken`. A box is (left, top, right, bottom)."""
+    width, places = 7.8 * len(words), []
+    for dx, dy in ((8, -7), (-8, -7), (8, 17), (-8, 17), (8, -20), (-8, -20), (8, 30), (-8, 30)):
+        left = x + dx if dx > 0 else x + dx - width
+        box = (left, y + dy - 11, left + width, y + dy + 3)
+        covered = sum(max(0, min(box[2], b[2]) - max(box[0], b[0]))
+                      * max(0, min(box[3], b[3]) - max(box[1], b[1])) for b in taken)
+        places.append((covered, len(places), x + dx, y + dy, "start" if dx > 0 else "end", box))
+    *_, x, y, anchor, box = min(places)
+    taken.append(box)
+    return x, y, anchor
+
+
+def scatter(points, frame, xs, ys):
+    """Points with their intervals inside a frame (left, top, width, height).
+
+    xs, ys: (least, most, space of two ticks) of both axes.
+    """
+    left, top, width, height = frame
+
+    def at(x, y):
+        return (left + width * (x - xs[0]) / (xs[1] - xs[0]),
+                top + height * (ys[1] - y) / (ys[1] - ys[0]))
+
+    out, taken = [], []
+    for i in range(math.ceil(xs[0] / xs[2]), math.floor(xs[1] / xs[2]) + 1):
+        x, _ = at(i * xs[2], 0)
+        out += [path(f"M{x:.1f} {top}V{top + height}", "rule", 0.8 if i else 2.0),
+                text(x, top + height + 17, f"{i * xs[2]:.1f}", "small", "middle")]
+    for i in range(math.ceil(ys[0] / ys[2]), math.floor(ys[1] / ys[2]) + 1):
+        _, y = at(0, i * ys[2])
+        out += [path(f"M{left} {y:.1f}H{left + width}", "rule", 0.8 if i else 2.0),
+                text(left - 8, y + 4, f"{i * ys[2]:+d}" if i else "0", "small", "end")]
+    for _, (x, low, high), (y, least, most) in points:
+        (x1, y1), (x2, y2), (x, y) = at(low, least), at(high, most), at(x, y)
+        out += [path(f"M{x1:.1f} {y:.1f}H{x2:.1f}M{x:.1f} {y1:.1f}V{y2:.1f}", "pen", 1.2,
+                     'stroke-opacity="0.4"')]
+        taken += [(x1, y - 3, x2, y + 3), (x - 3, y2, x + 3, y1), (x - 6, y - 6, x + 6, y + 6)]
+    for name, (x, *_), (y, *_) in points:
+        x, y = at(x, y)
+        out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" class="'
+                   f'{"hollow" if name == "random" else "dot"}"/>')
+    for name, (x, *_), (y, *_) in points:
+        x, y, anchor = free_place(*at(x, y), name, taken)
+        out.append(text(x, y, name, "small head", anchor))
+    return out
+
+
+def ends(intervals, space):
+    """An axis that shows all intervals (mean, low, high) and 0: (least, most, space of ticks)."""
+    least = min(low for _, low, _ in intervals)
+    most = max(high for _, _, high in intervals)
+    return min(least, 0) - space / 3, max(most, 0) + space / 3, space
+
+
+def signals():
+    """Does a signal that ranks better train better? A row for each task, a column for each way to
+    measure a token's true effect."""
+    found = {(task, effect): signal_points(fidelity, study, effect)
+             for task, fidelity, study in TASKS for effect, _ in EFFECTS}
+    out = [text(24, 30, "Do signals that rank tokens better train better?", "head"),
+           text(24, 52, "across: rank correlation with the token's true effect, corrected for the "
+                "noise of sampling it; 0 is chance", "small soft"),
+           text(24, 70, "up: the arm's gain over GRPO, in points; 0 is GRPO. Bars: 95 % intervals. "
+                "random: trained with GRAIL's weights, shuffled", "small soft")]
+    top = 122
+    for (task, _, study), height, space in zip(TASKS, (270, 360), (1, 2)):
+        left_out = {name for name, *_ in SIGNALS} - {name for name, *_ in found[task, "size"]}
+        note = "".join(f"; {name} was not trained" for name in sorted(left_out))
+        measure = MEASURES[cells.families_of(study)[0][2]]
+        out.append(text(24, top - 14, f"{task}: the gain {measure}{note}", "head small"))
+        ys = ends([gain for *_, gain in found[task, "size"]], space)
+        for left, (effect, title) in zip((64, 514), EFFECTS):
+            every = [x for name, *_ in TASKS for _, x, _ in found[name, effect]]
+            out.append(f'<g id="{task.split()[0].lower()}-{effect}">')
+            out += scatter(found[task, effect], (left, top, 420, height), ends(every, 0.2), ys)
+            out += [text(left + 210, top + height + 36, f"correlation with the {title}",
+                         "small soft", "middle"), "</g>"]
+        top += height + 92
+    return svg(960, top - 34, "How well each signal ranks tokens, and how its arm trained", out)
+
+
 def drawn():
-    """{file name: SVG}, all five."""
+    """{file name: SVG}, all six."""
     group = one_group()
     config = parse(flags("grpo", ""), [])
     return {"loop.svg": loop(group), "clip.svg": clip(config), "backward.svg": backward(group),
-            "blame.svg": blame(group), "forest.svg": forest()}
+            "blame.svg": blame(group), "forest.svg": forest(), "signals.svg": signals()}
 
 
 def main():

@@ -23,7 +23,7 @@ estimates the one with infinitely many continuations. This is rough for `size`, 
 size itself would not get 1 (see `of_the_truth`). A token of entropy 0 is always drawn again, so its
 effect is 0 by definition. This favours entropy over all other signals.
 
-What we left out, on purpose: a trained checkpoint's figures (--model FOLDER has them), other tasks.
+What we left out, on purpose: a trained checkpoint's figures (--model FOLDER has them).
 """
 import argparse
 import json

@@ -17,6 +17,7 @@ PAGES = sorted(path for path in ROOT.glob("**/*.md")
                if not {"runs", ".venv-ci"} & set(path.relative_to(ROOT).parts))
 FIGURE = re.compile(r"\d+(?:[.,]\d+)*")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+FIDELITY = (ROOT / "results/fidelity.md").read_text(encoding="utf-8")
 
 
 def prose(page):
@@ -150,3 +151,85 @@ def test_the_verifier_s_table_has_as_many_rows_as_its_page_says():
     refused = sum("known_miss" in row for row in rows)
     page = (ROOT / "docs/verifier.md").read_text(encoding="utf-8")
     assert f"| {len(rows):,} rows; {refused} are right answers that we refuse" in page
+
+
+# ------------------------------------------------------------------ figures of results/fidelity.md
+
+SIGNALS = {"gradient x activation (GRAIL)": "gradient x activation",
+           "input gradient, 4 draws (OAR-G)": "input gradient, 4 draws",
+           "perturbation (OAR-P)": "OAR-P", "DelTA's margin": "DelTA margin",
+           "entropy": "entropy", "random numbers": "random"}
+
+
+def section(head):
+    """What the page says below this heading, up to the next, its lines joined."""
+    return re.search(rf"## {re.escape(head)}\n(.*?)(?=\n## |\Z)", FIDELITY, re.S)[1]
+
+
+def interval(estimate):
+    return f"{estimate[0]:.2f} [{estimate[1]:.2f}, {estimate[2]:.2f}]"
+
+
+@pytest.mark.parametrize("head, name", [("On short chains", "fidelity"),
+                                        ("On long chains", "fidelity_long")])
+def test_the_signals_tables_are_those_of_their_files(head, name):
+    found = json.loads((ROOT / f"results/{name}.json").read_text(encoding="utf-8"))
+    text = section(head)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")]
+            for line in text.split("\n") if line.startswith("|")][2:]
+    assert [row[0] for row in rows] == list(SIGNALS)
+    for label, *cells_of in rows:
+        i = found["signals"].index(SIGNALS[label])
+        own = "1" if SIGNALS[label] == "OAR-P" else interval(found["OAR-P"][i])
+        rest = [interval(found[effect]["corrected"][i]) for effect in ("size", "toward")]
+        assert cells_of == [own, *rest], label
+    assert f"{found['positions']:,}" in text
+    for effect in ("size", "toward"):
+        assert f"{found[effect]['reliability']:.2f}" in text
+        assert f"{found['of_the_truth'][effect]:.2f}" in text
+
+
+def test_what_is_said_beside_the_long_table_is_in_its_file():
+    found = json.loads((ROOT / "results/fidelity_long.json").read_text(encoding="utf-8"))
+    text = " ".join(section("On long chains").split())
+    assert f"{found['tokens'] / 1e6:.1f} M tokens sampled in {found['seconds']:.0f} s" in text
+    for signal in ("entropy", "gradient x activation"):
+        assert interval(found["size"]["raw"][found["signals"].index(signal)]) in text
+    flags = {key: str(found["arguments"][key.replace("-", "_")]) for key in
+             ("model", "data", "max-new-tokens", "problems", "device", "out")}
+    command, = [found for found in commands(ROOT / "results/fidelity.md") if "tiny-long" in found]
+    assert shlex.split(command)[2:] == [part for key in flags for part in (f"--{key}", flags[key])]
+
+
+def test_the_gains_beside_the_scatter_are_those_of_the_lines():
+    text = " ".join(section("Do better signals train better?").split())
+    for study, arm, column in (("embedded", "oar-p", "sampled"), ("long", "entropy", "curve"),
+                               ("long", "grail", "curve"), ("long", "shuffled", "curve"),
+                               ("long", "grail", "sampled"), ("long", "shuffled", "sampled")):
+        arms = cells.by_arm(cells.read(ROOT / f"results/study_{study}.jsonl"))
+        row = cells.compared(arms, arm, "grpo", column)
+        mean, low, high = (f"{100 * row[key]:+.1f}" for key in ("mean", "low", "high"))
+        assert re.search(rf"{mean} (points )?\[{low}, {re.escape(high)}\]", text), (arm, column)
+
+
+def test_what_is_said_of_the_signals_order_holds():
+    """The bold sentences: who ranks best, who is below GRPO, which intervals overlap."""
+    for name, study, column, best in (("fidelity", "embedded", "sampled", "OAR-P"),
+                                      ("fidelity_long", "long", "curve", "entropy")):
+        found = json.loads((ROOT / f"results/{name}.json").read_text(encoding="utf-8"))
+        arms = cells.by_arm(cells.read(ROOT / f"results/study_{study}.jsonl"))
+        at = {signal: found["signals"].index(signal) for signal in SIGNALS.values()}
+        for effect in ("size", "toward"):
+            estimates = {signal: found[effect]["corrected"][i] for signal, i in at.items()}
+            assert max(estimates, key=estimates.get) == "entropy"
+            if best != "entropy":  # it was not trained
+                del estimates["entropy"]
+            assert max(estimates, key=estimates.get) == best
+        assert estimates["DelTA margin"][2] < 0
+        entropy = found["size"]["corrected"][at["entropy"]]
+        others = [found["size"]["corrected"][i][2] for s, i in at.items() if s != "entropy"]
+        assert (entropy[1] > max(others)) == (name == "fidelity")
+        arm = {"OAR-P": "oar-p"}.get(best, best)
+        assert cells.compared(arms, arm, "grpo", column)["high"] < 0
+        delta = cells.compared(arms, "delta", "grpo", column)
+        assert delta["low"] < 0 < delta["high"]

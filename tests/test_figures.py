@@ -1,4 +1,5 @@
 """docs/figures/*.svg are what docs/figures.py draws today, in both colour schemes."""
+import json
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -11,7 +12,7 @@ sys.path.insert(0, str(DOCS))
 
 import figures
 
-NAMES = ["loop.svg", "clip.svg", "backward.svg", "blame.svg", "forest.svg"]
+NAMES = ["loop.svg", "clip.svg", "backward.svg", "blame.svg", "forest.svg", "signals.svg"]
 
 
 def words(picture):
@@ -51,3 +52,71 @@ def test_the_slip_is_the_first_false_result():
     tokens = ["So ", "1", "0", "-", "3", "=", "1", "7", "\n", "1", "7", "*", "2", "=", "3", "5"]
     assert figures.first_slip(tokens) == {6, 7}
     assert figures.first_slip(["2", "*", "3", "=", "6"]) == set()
+
+
+# ------------------------------------------------------------------ the signals, read off
+
+RESULTS = DOCS.parent / "results"
+ARMS = {"gradient x activation": "grail", "input gradient, 4 draws": "oar-g", "OAR-P": "oar-p",
+        "DelTA margin": "delta", "entropy": "entropy", "random": "shuffled"}
+
+
+def ruler(ticks):
+    """Pixel -> value, the straight line through the first and the last (pixel, value)."""
+    (a, low), (b, high) = ticks[0], ticks[-1]
+    return lambda pixel: low + (high - low) * (pixel - a) / (b - a)
+
+
+def read_off(panel):
+    """[((mean, low, high) across, (mean, low, high) up)] of a panel's points, by its own ticks."""
+    ticks = {"middle": [], "end": []}
+    for label in re.findall(r"<text[^>]*>[-+]?[.\d]+</text>", panel):
+        x, y, anchor, value = re.search(
+            r'x="(.*?)" y="(.*?)".*anchor="(.*?)".*>(.*)<', label).groups()
+        pixel = float(x) if anchor == "middle" else float(y) - 4
+        ticks[anchor].append((pixel, float(value)))
+    across, up = ruler(ticks["middle"]), ruler(ticks["end"])
+    assert across(100) > across(0) and up(100) < up(0)  # more is right and above
+    dots = re.findall(r'<circle cx="(.*?)" cy="(.*?)"', panel)
+    bars = re.findall(r'd="M([-.\d]+) [-.\d]+H([-.\d]+)M[-.\d]+ ([-.\d]+)V([-.\d]+)"', panel)
+    assert len(dots) == len(bars)
+    return [([across(float(v)) for v in (x, left, right)], [up(float(v)) for v in (y, low, high)])
+            for (x, y), (left, right, low, high) in zip(dots, bars)]
+
+
+@pytest.mark.parametrize("effect", ["size", "toward"])
+@pytest.mark.parametrize("task, fidelity, study, column, trained", [
+    ("short", "fidelity.json", "study_embedded.jsonl", "sampled", 5),
+    ("long", "fidelity_long.json", "study_long.jsonl", "curve", 6)])
+def test_the_points_stand_where_the_files_say(task, fidelity, study, column, trained, effect):
+    """Every dot and both its bars, measured with the ticks of its panel: within half a pixel."""
+    picture = (DOCS / "figures/signals.svg").read_text(encoding="utf-8")
+    panel = re.search(rf'<g id="{task}-{effect}">(.*?)</g>', picture, re.S)[1]
+    found = json.loads((RESULTS / fidelity).read_text(encoding="utf-8"))
+    arms = figures.cells.by_arm(figures.cells.read(RESULTS / study))
+    wanted = []
+    for signal, arm in ARMS.items():
+        if row := figures.cells.compared(arms, arm, "grpo", column):
+            correlation = found[effect]["corrected"][found["signals"].index(signal)]
+            wanted.append((correlation, [100 * row[k] for k in ("mean", "low", "high")]))
+    points = read_off(panel)
+    assert len(points) == len(wanted) == trained
+    for (x, y), (correlation, gain) in zip(points, wanted):
+        assert x == pytest.approx(correlation, abs=0.0015)
+        assert y == pytest.approx(gain, abs=0.03)
+
+
+def test_the_signals_file_is_all_that_is_drawn(drawn):
+    """No numbers stand beside its points, so we compare the whole file, not its words alone."""
+    on_disk = (DOCS / "figures/signals.svg").read_text(encoding="utf-8")
+    assert on_disk == drawn["signals.svg"], "make it again: python docs/figures.py"
+
+
+def test_a_name_stands_where_nothing_else_does():
+    """Right above its dot if that place is free, else the first place that is."""
+    assert figures.free_place(100, 100, "OAR-P", []) == (108, 93, "start")
+    right = (100, 0, 200, 200)
+    assert figures.free_place(100, 100, "OAR-P", [right]) == (92, 93, "end")
+    taken = []
+    first, second = (figures.free_place(100, 100, "OAR-P", taken) for _ in range(2))
+    assert first != second and len(taken) == 2
