@@ -36,14 +36,17 @@ from engine.flags import flags, parse
 from logprobs import forward_pass
 
 PROBLEM, GOLD, ROW = "Start with 10, minus 3, minus 4.", "3", 2  # of the walkthrough, row 2 too
-STUDIES = [("study_embedded.jsonl", "embedded model, 0.76 M parameters"),
-           ("study_fresh.jsonl", "the same, fresh seeds"),
+STUDIES = [("study_embedded.jsonl", "short chains, the embedded model"),
+           ("study_long.jsonl", "long chains, where perfect credit gains 6 points"),
+           ("study_fresh.jsonl", "short chains, fresh seeds"),
            ("study_greedy.jsonl", "the same, more fresh seeds"),
            ("study_recipe.jsonl", "the same, both trained as the release trains"),
            ("study_real.jsonl", "a real model, 0.5 B parameters")]
 NOTES = {"grail-released": "the published code", "grpo-std": "A over its group's std",
          "shuffled": "GRAIL's weights, shuffled", "level": "GRAIL's weights, averaged",
-         "random": "a coin for a verdict", "grail-correct": "right answers reweighted"}
+         "random": "a coin for a verdict", "grail-correct": "right answers reweighted",
+         "oracle": "blames the wrong line", "vine": "sampled at every line",
+         "entropy": "the token's own entropy"}
 
 
 # Signals: (name in the figure, name in fidelity.json, arm trained with it). Random numbers have no
@@ -301,9 +304,9 @@ def blame(group):
 def forest():
     """Every method minus GRPO at the last step, with 95 % intervals: each study's first family of
     questions, by the measure that it tests."""
-    out = [text(24, 30, "Accuracy after training, method minus GRPO, in points", "head"),
+    out = [text(24, 30, "Accuracy, method minus GRPO, in points", "head"),
            text(24, 50, "95 % intervals over seeds; filled: p < 0.05 after Holm's correction in "
-                "each family", "small soft")]
+                "each family; curve: its mean", "small soft")]
     y, zero, point = 60, 710, 20  # pixels: of the line, of no difference, of one point
     for name, title in STUDIES:
         arms = cells.by_arm(cells.read(HERE.parent / "results" / name))
