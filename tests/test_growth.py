@@ -159,6 +159,12 @@ def test_the_figure(tmp_path, lines):
             assert f".{kind}{{" in text
 
 
+def test_the_figure_on_disk_is_that_of_its_file():
+    rows = growth_figure.of_one_card(ROOT / "results/h200_growth.jsonl")
+    picture = (ROOT / "docs/figures/growth.svg").read_text(encoding="utf-8")
+    assert growth_figure.figure(rows) == picture, "make it again: examples/growth.py --figure"
+
+
 def test_lines_of_two_cards_or_of_another_file_are_refused(tmp_path, lines):
     with pytest.raises(BadInput, match="lines of 2 cards"):
         growth.main(["--table", str(file_of(tmp_path, [*lines, lines[0] | {"card": "other"}]))])
