@@ -23,7 +23,8 @@ rows move to the front of the state, and a graph of half the size takes over. Th
 move. Weights are cast to bf16 once per call. Cache and graphs live for one call: a capture costs
 about as much as two plain steps, and the update needs the memory.
 
-What we left out, on purpose: paged caches, refilling a stopped row, several cards, quantisation.
+What we left out, on purpose: paged caches, refilling a stopped row, several cards, quantisation,
+one kernel for a whole layer (docs/speed.md says what that could gain).
 """
 import functools
 import sys

@@ -23,10 +23,23 @@ def recorded_bytes(model):
     return model.graphs.held() if "graphs" in vars(model) else 0
 
 
+def room_bytes(device):
+    """Bytes of the card that this process can have in all, with those that it has. Other processes
+    leave it so much, and its own limit (torch.cuda.set_per_process_memory_fraction) lets it."""
+    free, total = torch.cuda.mem_get_info(device)  # of the card, which knows nothing of the limit
+    limit = int(total * torch.cuda.get_per_process_memory_fraction(device))  # all of it if unset
+    return min(free + torch.cuda.memory_reserved(device), limit)
+
+
 def free_bytes(model):
-    """Bytes of the card that are free or cached. Recordings of --compile do not count as cached."""
-    free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()
-    return free - torch.cuda.memory_allocated() - recorded_bytes(model)
+    """Bytes of the card that the model's process can still fill.
+
+    The allocator takes memory from the card in large blocks. `reserved` is all that it has taken,
+    and this is what the process's limit bounds. A part of it is allocated to tensors, another is
+    kept by recordings of --compile. The rest is cached, and the next tensor can have it.
+    """
+    used = torch.cuda.memory_allocated(model.device) + recorded_bytes(model)
+    return room_bytes(model.device) - used
 
 
 def peak_gb(model):
@@ -35,8 +48,9 @@ def peak_gb(model):
     is recorded, its tensors are in both terms.)"""
     if model.device.type != "cuda":
         return 0.0
-    allocated, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
-    torch.cuda.reset_peak_memory_stats()
+    allocated = torch.cuda.max_memory_allocated(model.device)
+    reserved = torch.cuda.max_memory_reserved(model.device)
+    torch.cuda.reset_peak_memory_stats(model.device)
     return min(allocated + recorded_bytes(model), reserved) / 1e9
 
 
@@ -63,7 +77,7 @@ def memory_estimate(model, config, prompt_tokens):
     peak = 18e-9 * n + 4e-9 * n_reference
     peak += max(gb["KV cache"], gb["activations"] + gb["logits"])
     free = ""
-    if model.device.type == "cuda":  # the weights are on the card already
-        free = f" of {torch.cuda.mem_get_info()[0] / 1e9 + 4e-9 * n:.1f} free"
+    if model.device.type == "cuda":  # with what is there already, because the peak counts it too
+        free = f" of {room_bytes(model.device) / 1e9:.1f} free"
     sizes = ", ".join(f"{name} {size:.1f}" for name, size in gb.items())
     return f"memory, roughly: {sizes}; peak {peak:.1f} GB{free}"

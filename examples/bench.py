@@ -17,6 +17,7 @@ group is right, and every completion has its full length and a box of 12 tokens 
                only) acts as if memory were short: it frees the recordings before sampling, and
                makes them again afterwards
     trl        TRL's GRPOTrainer with its own sampler, if it can be imported
+    profile    kernels of a sampled token at 8, 64 and 256 rows, by PyTorch's profiler; if asked for
 
 Seconds are medians of --repeat calls after at least one warm-up call. For OAR-P and `long` they are
 the second call, for `generate` and TRL the best. Peaks are the largest allocation, warm-up
@@ -104,6 +105,25 @@ def rates(device, size=2**31, side=8192, many=500):
     return {"copy_tb_per_second": 2 * size / copy / 1e12,
             "matrix_tflops": 2 * side**3 / product / 1e12,
             "matrix_tflops_sustained": many * 2 * side**3 / products / 1e12}
+
+
+def kernels(work, tokens, device):
+    """The 20 longest kernels of `work`, which makes `tokens` tokens a row, and the sum over all
+    kernels. On a CPU they are operations. On a card no operation is listed beside its kernels."""
+    cuda = device.type == "cuda"
+    activity = getattr(torch.profiler.ProfilerActivity, "CUDA" if cuda else "CPU")
+    with torch.profiler.profile(activities=[activity]) as profiler:
+        timed(work, device)
+    found = []
+    for event in profiler.key_averages():
+        us = event.self_device_time_total if cuda else event.self_cpu_time_total
+        if event.device_type.name == activity.name and not event.is_user_annotation and us:
+            found.append({"ms_a_token": us / tokens / 1e3, "calls_a_token": event.count / tokens,
+                          "us_a_call": us / event.count, "name": event.key[:90]})
+    found.sort(key=lambda kernel: -kernel["ms_a_token"])
+    return {"ms_a_token": sum(kernel["ms_a_token"] for kernel in found),
+            "calls_a_token": sum(kernel["calls_a_token"] for kernel in found),
+            "longest": found[:20]}
 
 
 def rewards_of(rows, device):
@@ -229,6 +249,11 @@ def main(argv=None):
         note(f"sampling_{rows}", {
             "first_seconds": seconds[0], "seconds": statistics.median(seconds[1:]), "peak_gb": peak,
             "tokens_per_second": rows * args.tokens / statistics.median(seconds[1:])})
+
+    for rows in (8, args.rows, 4 * args.rows) if "profile" in parts else ():
+        draw(rows, args.tokens)  # compiles
+        note(f"profile_{rows}", kernels(lambda: draw(rows, args.tokens),  # noqa: B023
+                                        args.tokens, device))
 
     def measure(name, tokens, *stages):
         """The stages in turn: twice for their peaks, each with what recordings keep after it, then

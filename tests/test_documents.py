@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "results"))
+sys.path[:0] = [str(ROOT / "results"), str(ROOT / "examples")]
 import cells
+import growth_figure
 
 PAGES = sorted(path for path in ROOT.glob("**/*.md")
                if not {"runs", ".venv-ci"} & set(path.relative_to(ROOT).parts))
@@ -161,9 +162,9 @@ SIGNALS = {"gradient x activation (GRAIL)": "gradient x activation",
            "entropy": "entropy", "random numbers": "random"}
 
 
-def section(head):
-    """What the page says below this heading, up to the next, its lines joined."""
-    return re.search(rf"## {re.escape(head)}\n(.*?)(?=\n## |\Z)", FIDELITY, re.S)[1]
+def section(page, head):
+    """What a page says below this heading, up to the next."""
+    return re.search(rf"## {re.escape(head)}\n(.*?)(?=\n## |\Z)", page, re.S)[1]
 
 
 def interval(estimate):
@@ -174,7 +175,7 @@ def interval(estimate):
                                         ("On long chains", "fidelity_long")])
 def test_the_signals_tables_are_those_of_their_files(head, name):
     found = json.loads((ROOT / f"results/{name}.json").read_text(encoding="utf-8"))
-    text = section(head)
+    text = section(FIDELITY, head)
     rows = [[cell.strip() for cell in line.strip("|").split("|")]
             for line in text.split("\n") if line.startswith("|")][2:]
     assert [row[0] for row in rows] == list(SIGNALS)
@@ -191,7 +192,7 @@ def test_the_signals_tables_are_those_of_their_files(head, name):
 
 def test_what_is_said_beside_the_long_table_is_in_its_file():
     found = json.loads((ROOT / "results/fidelity_long.json").read_text(encoding="utf-8"))
-    text = " ".join(section("On long chains").split())
+    text = " ".join(section(FIDELITY, "On long chains").split())
     assert f"{found['tokens'] / 1e6:.1f} M tokens sampled in {found['seconds']:.0f} s" in text
     for signal in ("entropy", "gradient x activation"):
         assert interval(found["size"]["raw"][found["signals"].index(signal)]) in text
@@ -202,7 +203,7 @@ def test_what_is_said_beside_the_long_table_is_in_its_file():
 
 
 def test_the_gains_beside_the_scatter_are_those_of_the_lines():
-    text = " ".join(section("Do better signals train better?").split())
+    text = " ".join(section(FIDELITY, "Do better signals train better?").split())
     for study, arm, column in (("embedded", "oar-p", "sampled"), ("long", "entropy", "curve"),
                                ("long", "grail", "curve"), ("long", "shuffled", "curve"),
                                ("long", "grail", "sampled"), ("long", "shuffled", "sampled")):
@@ -233,3 +234,158 @@ def test_what_is_said_of_the_signals_order_holds():
         assert cells.compared(arms, arm, "grpo", column)["high"] < 0
         delta = cells.compared(arms, "delta", "grpo", column)
         assert delta["low"] < 0 < delta["high"]
+
+
+# ------------------------------------------------------------------ figures of docs/speed.md
+
+SPEED = (ROOT / "docs/speed.md").read_text(encoding="utf-8")
+GROWN = [json.loads(line) for line in (ROOT / "results/h200_growth.jsonl").open()]
+OURS = {(row["shape"], row["rows"], row["tokens"]): row for row in GROWN if row["what"] == "ours"}
+
+
+def ms(row):
+    """Milliseconds of a token of all rows: (measured, limit)."""
+    return tuple(1e3 * row[f"sampling_{kind}seconds"] / row["tokens"] for kind in ("", "limit_"))
+
+
+def cache_gb(shape, rows, tokens):
+    """Keys and values, 8 heads of 128, 2 bytes each."""
+    layers = 36 if shape == "4B" else 28
+    return rows * tokens * layers * 2 * 8 * 128 * 2 / 1e9
+
+
+def test_the_growth_table_is_that_of_its_file():
+    """Each line is one of `growth.py --table`, and numbers of the text below are in it, too."""
+    made = growth_figure.table(growth_figure.of_one_card(ROOT / "results/h200_growth.jsonl"))
+    text = section(SPEED, "How the cost grows")
+    page = re.findall(r"(?m)^\| (?:what|ours|generate) .*", text)
+    assert len(page) == 12 and set(page) <= set(made.splitlines())
+    rates = [f"{GROWN[0][name]:.3g}" for name in (
+        "copy_tb_per_second", "matrix_tflops", "matrix_tflops_sustained")]
+    assert "copy, {} TB/s. For".format(rates[0]) in text
+    assert "at {} TFLOP/s, which the card holds for a short time ({}\nsustained)".format(
+        *rates[1:]) in text
+    below = text.partition("**Rows.**")[2].partition("**Memory.**")[0]
+    found = {number for number in FIGURE.findall(below) if len(number) > 1 and "." not in number}
+    assert len(found) > 15 and found <= set(FIGURE.findall("\n".join(page)))
+
+
+def test_where_the_memory_goes():
+    text, peaks = section(SPEED, "How the cost grows"), []
+    for line in re.findall(r"(?m)^\| (?:0\.6B|4B), .*", text):
+        shape, rows, tokens, peak, parts = re.match(
+            r"\| (\S+), ([\d,]+) rows of 128 \+ ([\d,]+) \| ([\d.]+) \| (.*) \|", line).groups()
+        rows, tokens = (int(number.replace(",", "")) for number in (rows, tokens))
+        row = OURS[shape, rows, tokens]
+        assert peak == f"{row['peak_gb']:.1f}"
+        assert f"{cache_gb(shape, rows, 128 + tokens):.1f} cache" in parts
+        held = re.search(r"([\d.]+) weights", parts)
+        assert held is None or held[1] == f"{16e-9 * row['parameters']:.1f}"
+        peaks.append(row["peak_gb"])
+    assert len(peaks) == 5
+    shares = [100 * cache_gb("0.6B", n, 640) / OURS["0.6B", n, 512]["peak_gb"] for n in (128, 256)]
+    assert "{:.0f} % of the peak at 128 rows of 640 tokens, and {:.0f} % at 256".format(
+        *shares) in text
+    assert sum(row["peak_gb"] > row["sampling_peak_gb"] for row in OURS.values()) == 1
+    assert not any("failed" in row for row in GROWN) and len(GROWN) == 20
+
+
+def test_what_is_said_about_growth():
+    text = " ".join(section(SPEED, "How the cost grows").split())
+    few, many, more, most = (ms(OURS["0.6B", n, 512])[0] for n in (8, 64, 256, 1024))
+    assert f"{many / few:.1f} times as long, {many:.2f} ms and not {few:.2f} ms" in text
+    assert f"{most / more:.1f} times as long" in text
+
+    def reached(shape, rows, tokens, stage):
+        row = OURS[shape, rows, tokens]
+        return f"{100 * row[f'{stage}_limit_seconds'] / row[f'{stage}_seconds']:.0f}"
+
+    more, most, short, long, longest = (reached("0.6B", *size, "sampling") for size in (
+        (256, 512), (1024, 512), (64, 512), (64, 4096), (8, 8192)))
+    assert f"reaches {more} to {most} %" in text and f"rises from {short} to {long} %" in text
+    assert f"8 rows of 8,192 reach {longest} %" in text
+    many, most = (reached("0.6B", rows, 512, "update") for rows in (64, 1024))
+    assert f"{many} and {most} % of its limit" in text
+    assert f"{reached('4B', 64, 512, 'update')} % at 4 B parameters" in text
+    row = OURS["0.6B", 64, 4096]
+    share = row["sampling_seconds"] / (row["sampling_seconds"] + row["update_seconds"])
+    assert f"Then {100 * share:.0f} % of a step is sampling" in text
+    trl = json.loads((ROOT / "results/h200_bench.json").read_text())["trl"]
+    assert f"{trl['best_step_seconds']:.1f} s and {trl['peak_gb']:.1f} GB" in text
+    row, other = OURS["0.6B", 64, 512], next(row for row in GROWN if row["what"] == "generate")
+    step = row["sampling_seconds"] + row["update_seconds"]
+    assert f"ours takes {step:.2f} s and {row['peak_gb']:.1f} GB here" in text
+    assert f"its {other['peak_gb']:.1f} GB hold" in text
+
+
+def profile():
+    """{rows: [(ms a token, calls a token, microseconds a call, name)]} of the kernels."""
+    found = {}
+    for line in (ROOT / "results/h200_profile.txt").read_text().splitlines():
+        if head := re.match(r"rows (\d+):", line):
+            kernels = found[int(head[1])] = []
+        part = re.match(r" +([\d.]+) ms a token +([\d.]+) calls +([\d.]+) us  (.*)", line)
+        if part and not part[4].startswith("aten::"):
+            kernels.append((*map(float, part.groups()[:3]), part[4]))
+    return found
+
+
+def test_where_a_sampled_token_s_time_goes():
+    """The table from the profile, the growth file and the shape: a row reads 319 to 446 tokens of
+    cache; weights are 1024 x 4096, 2048 x 1024, 1024 x 6144 and 3072 x 1024 numbers in bf16."""
+    text, columns = section(SPEED, "Why sampling does not reach the limit"), {}
+    copy, mean = OURS["0.6B", 64, 512]["copy_tb_per_second"], sum(range(319, 447)) / 128
+    assert mean == sum(range(127, 639)) / 512 == 382.5
+    weights = [2e-6 * n for n in (1024 * 4096, 2048 * 1024, 1024 * 6144, 3072 * 1024)]  # MB
+    for rows, kernels in profile().items():
+        attention = sum(k[0] for k in kernels if k[3] == "append_and_attend")
+        products = sum(k[0] for k in kernels if k[1] in (28, 84)
+                       and ("nvjet" in k[3] or "splitK" in k[3]))
+        small = sum(k[0] for k in kernels if "rsqrt" in k[3] or "silu" in k[3])
+        rate, whole = cache_gb("0.6B", rows, mean) / attention, ms(OURS["0.6B", rows, 512])[0]
+        columns[rows] = [f"{whole:.2f}", f"{attention:.2f}", f"{rate:.1f} TB/s",
+                         f"{100 * rate / copy:.0f} %", f"{products:.2f}",
+                         f"{28 * sum(weights) / copy / 1e3:.2f}", f"{small:.2f}",
+                         f"{whole - attention - products - small:.2f}"]
+    page = [line.strip("|").split("|")[1:] for line in text.splitlines() if line.startswith("|")]
+    assert [[cell.strip() for cell in line] for line in page[2:]] == [
+        list(line) for line in zip(*(columns[rows] for rows in (8, 64, 256)))]
+
+    text, kernels = " ".join(text.split()), profile()[64]
+    each = sorted(k[2] for k in kernels if k[1] == 28 and "nvjet" in k[3])
+    assert len(each) == 4 and f"{each[0]:.1f} to {each[3]:.1f} microseconds" in text
+    assert "in {:.1f} to {:.1f} microseconds".format(
+        min(weights) / copy, max(weights) / copy) in text
+    measured, limit = ms(OURS["0.6B", 64, 512])
+    assert f"is {limit:.2f} ms for a token of all rows, and it takes {measured:.2f} ms" in text
+    asked = 64 / 38_000 * 1e3
+    assert f"would be {asked:.2f} ms a token, {measured - asked:.2f} less than now" in text
+    head, softmax = (k[0] for k in kernels if k[1] == 1)
+    at_rate = 2e-9 * 151_936 * 1024 / copy
+    assert f"takes {head:.2f} ms ({at_rate:.2f} at the copy rate), and a kernel of the softmax " \
+           f"{softmax:.2f}. " in text
+    assert f"112 KiB are {cache_gb('0.6B', 64, mean):.1f} GB" in text
+    at_rate = 28e-3 * sum(weights) / copy
+    products = sum(k[0] for k in kernels if k[1] == 28 and ("nvjet" in k[3] or "splitK" in k[3]))
+    assert f"at that rate would save {products - at_rate:.2f} ms" in text
+    saved = kernels[0][0] - cache_gb("0.6B", 64, mean) / copy
+    assert f"copy rate would save {saved:.2f} ms" in text
+    listed = [k for k in kernels if k[1] in (1, 28, 57)]
+    assert f"at least {sum(k[1] for k in listed):.0f} kernels" in text
+    rest = measured - sum(k[0] for k in listed)
+    assert f"The other {rest:.2f} ms" in text and 1e3 * rest / 255 < 2
+
+
+def test_the_runs_on_24_gb_are_those_of_their_files():
+    text = section(SPEED, "The main job on a 24 GB card")
+    rewards = set()
+    for line in re.findall(r"(?m)^\|.* GB \| \[.*", text)[2:]:
+        steps = [json.loads(row) for row in
+                 (ROOT / re.search(r"results/\w+\.jsonl", line)[0]).open()]
+        first, rewards = steps[0], rewards | {steps[0]["reward"]}
+        assert f"| {first['seconds']:.1f} s, " in line
+        assert f" {first['seconds'] * first['sampling_share']:.1f} of it sampling" in line
+        later = " and ".join(f"{step['seconds']:.1f}" for step in steps[1:])
+        assert f"| {later} s |" in line if later else "| none |" in line
+        assert f"| {max(step['peak_gb'] for step in steps):.1f} GB |" in line
+    assert len(rewards) == 1 and f"all three, {rewards.pop()}." in text

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ sys.path.insert(0, str(ROOT / "examples"))
 import growth
 import growth_figure
 
+from engine import memory
 from engine.errors import BadInput
 
 RATES = {"card": "a card", "torch": "x", "copy_tb_per_second": 4.0, "matrix_tflops": 700.0,
@@ -157,6 +159,27 @@ def test_the_figure(tmp_path, lines):
             assert 0 <= float(part.get(side, 0)) <= most
         for kind in (part.get("class") or "").split():
             assert f".{kind}{{" in text
+
+
+def test_the_figure_on_disk_is_that_of_its_file():
+    rows = growth_figure.of_one_card(ROOT / "results/h200_growth.jsonl")
+    picture = (ROOT / "docs/figures/growth.svg").read_text(encoding="utf-8")
+    assert growth_figure.figure(rows) == picture, "make it again: examples/growth.py --figure"
+
+
+def test_how_far_the_estimate_is_below_the_measured_peaks():
+    short = []
+    for row in growth_figure.of_one_card(ROOT / "results/h200_growth.jsonl"):
+        if row["what"] == "ours":
+            with torch.device("meta"):
+                model = growth.Qwen3ForCausalLM(growth.config_of(row["shape"]))
+            asked = SimpleNamespace(kl=0, checkpointing=False, compile=True, group=8,
+                                    prompts=row["rows"] // 8, max_new_tokens=row["tokens"],
+                                    tokens_per_microbatch=2560)
+            said = memory.memory_estimate(model, asked, row["prompt"])
+            short.append(1 - float(said.split("peak ")[1].split()[0]) / row["peak_gb"])
+    text = " ".join((ROOT / "docs/speed.md").read_text(encoding="utf-8").split())
+    assert f"is {100 * min(short):.0f} to {100 * max(short):.0f} % below these peaks" in text
 
 
 def test_lines_of_two_cards_or_of_another_file_are_refused(tmp_path, lines):

@@ -1,5 +1,6 @@
 """Runs: exact resume, folders, checkpoints, mistakes on the command line, the embedded data."""
 import errno
+import itertools
 import json
 import math
 import os
@@ -782,6 +783,69 @@ def test_the_memory_estimate_counts_what_it_names():
     line = memory.memory_estimate(Shape(), config, 176)
     assert "Adam 9.5" in line and f"KV cache {114_688 * 64 * 1200 / 1e9:.1f}" in line
     assert float(line.split("peak ")[1].split()[0]) < 24
+
+
+class Allocator:
+    """A card of 1,000 bytes and PyTorch's allocator on it, as torch.cuda tells of them. It answers
+    for one card only, so a question about another one is an error."""
+
+    def __init__(self, monkeypatch, others, allocated, recorded, cached, limit):
+        self.device = torch.device("cuda:1")
+        self.graphs = SimpleNamespace(held=lambda: recorded)
+        self.free, self.cached, self.limit = 1000 - others, cached, limit
+        self.reserved = allocated + recorded + cached
+        self.free -= self.reserved
+        for name, answer in {"mem_get_info": (self.free, 1000), "memory_allocated": allocated,
+                             "memory_reserved": self.reserved,
+                             "get_per_process_memory_fraction": limit / 1000}.items():
+            monkeypatch.setattr(torch.cuda, name, {self.device: answer}.__getitem__)
+
+    def filled(self):
+        """How many bytes can be allocated, one by one, until the memory is full."""
+        for count in itertools.count():
+            if self.cached:
+                self.cached -= 1
+            elif self.free and self.reserved < self.limit:
+                self.free, self.reserved = self.free - 1, self.reserved + 1
+            else:
+                return count
+
+
+@pytest.mark.parametrize("limit, free", [(1000, 530), (700, 530), (699, 529), (400, 230),
+                                         (201, 31), (200, 30)])
+def test_a_process_s_own_limit_is_no_free_memory(limit, free, monkeypatch):
+    """By hand: others have 300 of 1,000 bytes, tensors 120, recordings 50, and 30 are cached. So
+    500 are free on the card. The limit counts the 200 of this process."""
+    card = Allocator(monkeypatch, 300, 120, 50, 30, limit)
+    assert memory.free_bytes(card) == free == card.filled()
+    assert memory.room_bytes(card.device) == min(700, limit)
+
+
+def test_free_memory_is_what_an_allocator_can_fill(monkeypatch):
+    for others, allocated, recorded, cached, limit in itertools.product(
+            (0, 250), (0, 7, 110), (0, 90), (0, 40), (240, 333, 750, 1000)):
+        card = Allocator(monkeypatch, others, allocated, recorded, cached, limit)
+        assert memory.free_bytes(card) == card.filled()
+
+
+def test_a_limit_below_what_is_allocated_leaves_less_than_nothing(monkeypatch):
+    """A limit may come late. Then one prompt is tried, and its failure says what to do."""
+    card = Allocator(monkeypatch, 0, 120, 50, 30, 100)
+    assert memory.free_bytes(card) == -70
+
+
+def test_the_memory_line_says_what_the_process_may_have(monkeypatch):
+    """Its peak counts the weights, so what they take already counts as free."""
+    config = flags.parse(flags.flags("grpo", ""), ["--model", "Qwen/Qwen3-0.6B"])
+    with torch.device("meta"):
+        model = Qwen3ForCausalLM(Qwen3Config(hidden_size=64, num_hidden_layers=1))
+    here = Allocator(monkeypatch, 300, 120, 50, 30, 400)
+    card = SimpleNamespace(config=model.config, parameters=model.parameters, device=here.device)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (140e9, 150e9))
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 0.15)
+    assert memory.memory_estimate(card, config, 176).endswith(" GB of 22.5 free")
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 1.0)
+    assert memory.memory_estimate(card, config, 176).endswith(" GB of 140.0 free")
 
 
 # ------------------------------------------------------------------ the embedded data

@@ -1,0 +1,39 @@
+"""examples/bench.py: its profile of a sampled token, on a CPU."""
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "examples"))
+import bench
+
+CPU = torch.device("cpu")
+
+
+def test_the_profile_counts_known_work():
+    """Twelve products for 4 tokens are three a token, and no part is longer than the whole."""
+    a, began = torch.randn(300, 300), time.perf_counter()
+    found = bench.kernels(lambda: [torch.mm(a, a) for _ in range(12)], 4, CPU)
+    seconds = time.perf_counter() - began
+    first = found["longest"][0]
+    assert first["name"] == "aten::mm" and first["calls_a_token"] == 3
+    assert first["us_a_call"] * 3 == pytest.approx(1e3 * first["ms_a_token"])
+    assert 0 < first["ms_a_token"] <= found["ms_a_token"] < 1e3 * seconds / 4
+
+
+def test_the_profile_of_the_small_model(tmp_path, capsys):
+    """Each of 2 layers has 7 products a token, the LM head has one; the first token is the
+    prompt's. 20 kernels are listed, and the sum is over all."""
+    out = tmp_path / "bench.json"
+    bench.main(["--small", "--device", "cpu", "--parts", "profile", "--repeat", "1", "--rows", "8",
+                "--prompt", "16", "--tokens", "4", "--out", str(out)])
+    found = json.loads(out.read_text())["profile_8"]
+    calls = {kernel["name"]: kernel["calls_a_token"] for kernel in found["longest"]}
+    products = sum(calls.get(name, 0) for name in ("aten::mm", "aten::addmm", "aten::bmm"))
+    assert products >= 2 * 7 + 1
+    assert len(calls) == 20 and sum(calls.values()) < found["calls_a_token"]
+    assert "profile_32" in capsys.readouterr().out
