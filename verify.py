@@ -418,7 +418,8 @@ def proportional(run, a, g):
         p, q = (Calculator(run).scalar(tree) for tree in (x_there, y_there))
         factor = (p / q).real * (1 if a[1] == g[1] else -1)
         always = not has_letters(g) or min(abs(p), abs(q)) < 1e-30  # as 2 = 2
-        if always or factor < 0 and a[1] in FLIPPED:
+        # x - x = C is no C = 0: an answer speaks of the same letters.
+        if letters_of(a) != letters_of(g) or always or factor < 0 and a[1] in FLIPPED:
             return False
         return equal(run, ("product", x, y_there), ("product", y, x_there))
     except Exception:
@@ -642,7 +643,7 @@ WORD = re.compile(r"\\[A-Za-z]+|(?:[A-Za-z]\.){2,}|[A-Za-z]+")
 # A command, or letters in a row; a word that is one already stays.
 RUN = re.compile(r"\\(?:begin|end)\s*\{\w*\*?\}|\\([A-Za-z]+)|\\.|\x22\w+"
                  r"|((?:[A-Za-z]\.){2,}|[A-Za-z]{2,})")
-OPENS = re.compile(r"\s*(?:\\left)?\s*\\?[({[_]")
+OPENS = re.compile(r"\s*(?:\\left\s*)?\\?[({[_]")  # what \max needs to be a function
 # Brackets, in which commas separate, or a number with thousands.
 GROUPED = re.compile(r"\\\{.*?\\\}|\([^()]*\)|\[[^][]*\]"
                      r"|(?<![0-9.,])([0-9]{1,3}(?:,[0-9]{3})+)(?![0-9,])", re.S)
@@ -854,6 +855,10 @@ def nodes(tree):
 
 def has_letters(tree, kinds=("letter", "applied")):
     return any(node[0] in kinds for node in nodes(tree))
+
+
+def letters_of(tree):
+    return {node for node in nodes(tree) if node[0] == "letter"}
 
 
 def members(tree):
