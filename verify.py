@@ -34,7 +34,8 @@ Policies, each with examples that a test reads: ~ is accepted, !~ is not; the go
   exponents  2e-1 is 2e minus 1, and 2.0e-1, 2E-1, 1e-1, 2e8 are powers of ten: 0.2 !~ 2e-1
              0.2 ~ 2.0e-1 ; as a gold it may be both: 2e-1 ~ 0.2 ; 2e-1 ~ -1+2e
   bases      may be missing, log without one is itself: 101_2 ~ 101 ; 101_2 !~ 5 ; 2 !~ \log 100
-  words      and choices ignore case: \text{Yes} ~ yes ; x !~ X ; B ~ (b) ; C ~ (C) 42 ; C !~ C, D
+  words      and choices ignore case, letters keep it: \text{Yes} ~ yes ; x !~ X ; B ~ (b)
+             max at x=1 !~ max at X=1 ; \max at x=1 !~ \min at x=1 ; C ~ (C) 42 ; C !~ C, D
   formulas   agree at points of both signs: x+1 ~ \frac{x^2-1}{x-1} ; |x| ~ \sqrt{x^2} ; x !~ |x|
 The last box that opens outside of <think> counts. If it never closes, the answer was cut off: there
 is none, and no earlier box takes its place. An unclosed think block holds no answer either.
@@ -391,7 +392,7 @@ def named(run, tree, gold=False):
     if names == [False, True] and ops == "=":
         parts, names = parts[::-1], [True, False]
     first = [*names[:-1], False].index(False)  # the first part that is a value
-    if not first and any(map(has_letters, parts)):
+    if not first and any(has_letters(part) or UNREADABLE in part for part in parts):
         return set(), tree
     about = [*ops.split(), "\\approx"].index("\\approx", first)
     values, last = parts[first:1 + about], parts[about]
@@ -417,7 +418,8 @@ def proportional(run, a, g):
         p, q = (Calculator(run).scalar(tree) for tree in (x_there, y_there))
         factor = (p / q).real * (1 if a[1] == g[1] else -1)
         always = not has_letters(g) or min(abs(p), abs(q)) < 1e-30  # as 2 = 2
-        if always or factor < 0 and a[1] in FLIPPED:
+        # x - x = C is no C = 0: an answer speaks of the same letters.
+        if letters_of(a) != letters_of(g) or always or factor < 0 and a[1] in FLIPPED:
             return False
         return equal(run, ("product", x, y_there), ("product", y, x_there))
     except Exception:
@@ -641,6 +643,7 @@ WORD = re.compile(r"\\[A-Za-z]+|(?:[A-Za-z]\.){2,}|[A-Za-z]+")
 # A command, or letters in a row; a word that is one already stays.
 RUN = re.compile(r"\\(?:begin|end)\s*\{\w*\*?\}|\\([A-Za-z]+)|\\.|\x22\w+"
                  r"|((?:[A-Za-z]\.){2,}|[A-Za-z]{2,})")
+OPENS = re.compile(r"\s*(?:\\left\s*)?\\?[({[_]")  # what \max needs to be a function
 # Brackets, in which commas separate, or a number with thousands.
 GROUPED = re.compile(r"\\\{.*?\\\}|\([^()]*\)|\[[^][]*\]"
                      r"|(?<![0-9.,])([0-9]{1,3}(?:,[0-9]{3})+)(?![0-9,])", re.S)
@@ -669,7 +672,8 @@ UNITS = {name: names.split()[0] for names in """cm centimeter|m meter|mm millime
     kilogram|g gram|in inch inche|ft foot feet|s sec second|min minute|h hr hour|$ dollar USD
     |° degree|am|pm|% percent|lb pound|mi mile|euro EUR|ohm|day|week|month|year yr|yd yard|angstrom
     |cent|mL ml milliliter|L liter""".split("|") for name in names.split()}
-WORDS = set("yes no odd or and all red not is to none true false if one two six ten are".split())
+WORDS = set("""yes no odd or and all red not is to none true false if one two six ten are max min
+    the any for let but has its was can""".split())
 
 
 def remembered(function):
@@ -760,6 +764,8 @@ def prose(match):
 def run_of_letters(match):
     """Commands by their usual names; letters as a function, a word, or a product of variables."""
     command, letters = match.groups()
+    if command in OF_MANY and not OPENS.match(match.string, match.end()):
+        return f' "{command} '  # the word, as in \\max at x=2
     if not letters:
         return ALIAS.get(command, f"\\{command}") + " " if command else match[0]
     glued, name = match.string[:match.start()][-1:] in DIGITS, letters.replace(".", "")
@@ -807,7 +813,8 @@ KINDS = {":": FLAT[0], "+": FLAT[1], "\\pm": FLAT[1], "*": FLAT[2], "/": ("quoti
 LEAVES = {"\\pi": ("constant", "pi"), "e": ("constant", "e"), '"e': ("constant", "e"),
           "i": ("constant", "i"), '"i': ("constant", "i"), "\\setR": REALS, "\\infty": INFINITY}
 APPLIED = re.compile(r"\( (?:(?:- )?[0-9.]+ \)|[^()]* \) (?:=|\\approx))")
-MARKS = ("m", "angle", "triangle", "Delta", "partial", "nabla")  # of a name: \angle ABC
+# Of a name: \angle ABC, \Delta x.
+MARKS = ("angle", "overarc", "widehat", "triangle", "Delta", "partial", "nabla")
 # C, (C), C. 42, and what follows; no operator, no other choice, and no ratio as in A:B=2:3.
 CHOICE = re.compile(
     r"(?:\x22(?:option|choice|answer))?(?P<letter>\(\x22?[a-j]\)|(?-i:[A-J])[).:]|(?-i:[A-J])$"
@@ -848,6 +855,10 @@ def nodes(tree):
 
 def has_letters(tree, kinds=("letter", "applied")):
     return any(node[0] in kinds for node in nodes(tree))
+
+
+def letters_of(tree):
+    return {node for node in nodes(tree) if node[0] == "letter"}
 
 
 def members(tree):
@@ -895,6 +906,8 @@ def is_name(tree):
     if kind == "applied":
         return kinds.isdisjoint(("sum", "quotient", "power"))
     letters = [node[1] for node in nodes(tree) if node[0] == "letter"]
+    if letters[:1] == ["m"] and len(letters[1]) > 1:  # m\angle ABC, not m x
+        letters = letters[1:]
     marked = letters[:1] and letters[0] in MARKS
     return kinds <= {"abs", "product", "quotient", "letter"} and (
         marked and kind == "product" or all(map(str.isupper, letters)))
@@ -907,17 +920,15 @@ def names_of(parts):
 
 
 def spoken(toks):
-    """Words without case, marks and hyphens; "" without any word. A letter alone is a variable and
-    keeps its case, but for the article; letters in a row are a short word."""
+    """Words without case, marks and hyphens; "" without any word. Letters are variables and keep
+    their case, but for the article that begins a sentence."""
     if not any(tok[0] == '"' and tok[2:] for tok in toks):
         return ""
     said = [tok for k, tok in enumerate(toks) if tok not in (".", "'") and not (
         tok == "-" and 0 < k < len(toks) - 1 and toks[k - 1][0] == toks[k + 1][0] == '"')]
-    letter = [tok[0].isalpha() for tok in said]
-    for k, tok in enumerate(said):
-        in_a_row = any(letter[max(k - 1, 0):k] + letter[k + 1:k + 2])
-        if not letter[k] or in_a_row or tok == "A":
-            said[k] = tok.strip('"').lower()
+    if said[0] == "A" and said[1][0] == '"':
+        said[0] = "a"
+    said = [tok[1:].lower() if tok[0] == '"' and tok[2:] else tok.strip('"') for tok in said]
     return "".join(f" {tok} " if tok[0] in DIGITS else tok for tok in said)
 
 
@@ -1124,7 +1135,8 @@ class Parser:
             index = self.prefix(9) if self.toks[self.at] == "[" else ("number", "2")
             return ("power", self.expression(9), ("quotient", ONE, index))
         if tok[:1] == "\\" and tok[1:] in OF_MANY:
-            return (tok[1:], *(self.arguments() or refuse("nothing to take")))
+            values = self.arguments()
+            return (tok[1:], *values) if values[1:] else refuse("one thing has no maximum")
         if tok[:1] == "\\" and tok[1:] in FUNCTIONS:
             return self.function(tok[1:])
         return LEAVES[tok] if tok in LEAVES else self.letter(tok, tok.lstrip('"\\'))

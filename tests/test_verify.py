@@ -421,6 +421,24 @@ def test_every_gold_is_its_own_answer_and_no_other_sign_digit_bracket_or_letter(
     assert changed > 500 and len(accepted) < changed / 100, accepted
 
 
+@pytest.mark.parametrize("frame", [
+    "max at @=1", r"\max at @=1, min at @=2", r"\text{none at }@", r"\text{none at @}", "none at @",
+    r"\text{if @ is even}", "f(k@) is even", r"3@\text{ cm}", r"k@\text{ cm}", "wide @ 2, high 3"])
+def test_a_letter_keeps_its_case_beside_words(frame):
+    """Words may begin with a capital or not; x and X may be two things, also in a sentence."""
+    for letter in "bntxy":
+        gold = frame.replace("@", letter)
+        assert equivalent(frame.replace("@", letter) + ".", gold)
+        assert not equivalent(frame.replace("@", letter.upper()), gold), gold
+
+
+@pytest.mark.parametrize("gold", [r"\max at x=7", "max at x=0, min at x=2", r"\min at n\pi",
+                                  r"\max(2, 3)", r"\text{max } 5", "min=4"])
+def test_a_maximum_is_no_minimum(gold):
+    other = {"max": "min", "min": "max"}
+    assert not equivalent(re.sub("max|min", lambda word: other[word[0]], gold), gold)
+
+
 @pytest.mark.parametrize("answer, gold, question, expect", [
     (r"60\%", "60", "What percentage of the eggs is brown?", True),
     (r"60\%", "60", "She gets a 20% discount. How much does she pay?", False),
