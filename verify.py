@@ -906,7 +906,7 @@ def is_name(tree):
     if kind == "applied":
         return kinds.isdisjoint(("sum", "quotient", "power"))
     letters = [node[1] for node in nodes(tree) if node[0] == "letter"]
-    if letters[:1] == ["m"] and len(letters[1]) > 1:  # m\angle ABC, not m x
+    if len(letters) > 1 and letters[0] == "m" and len(letters[1]) > 1:  # m\angle ABC, not m x
         letters = letters[1:]
     marked = letters[:1] and letters[0] in MARKS
     return kinds <= {"abs", "product", "quotient", "letter"} and (

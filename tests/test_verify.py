@@ -505,3 +505,10 @@ def test_the_command_line(tmp_path):
     lines = run("--table", table).stdout.splitlines()
     assert lines[1].split()[:5] == ["all", "2", "50.0", "0", "1"]
     assert run("--table", "nowhere").returncode == 2 and run("only one").returncode == 2
+
+
+@pytest.mark.parametrize("shape", [lambda m: ("abs", m), lambda m: ("power", m, verify.ONE),
+                                   lambda m: ("product", ("number", "2"), m)])
+def test_m_alone_is_a_letter_like_any_other(shape):
+    """Before an angle or an arc it is a mark; here nothing follows it."""
+    assert verify.is_name(shape(("letter", "m"))) == verify.is_name(shape(("letter", "n")))
