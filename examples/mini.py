@@ -1,6 +1,6 @@
 r"""GRPO and GRAIL in one file: a tiny model learns to think before it answers.
 
-    python examples/mini.py --credit grail   # or grpo; about 2 minutes, silent for about 10 s
+    python examples/mini.py --credit grail   # or grpo; 2 to 3 minutes, silent for about 10 s
 
 P and T: tokens of prompt and completion, L = P + T, H: numbers in an embedding, V: vocabulary."""
 import argparse
@@ -39,8 +39,8 @@ def grail_weights(logp, e, start, close):
     J = -logp[start:close + 1].sum()                             # () surprise at its own box
     gradient, = torch.autograd.grad(J, e, retain_graph=True)     # (L, H)
     s = (gradient * e).norm(dim=1)[-len(logp):].detach()         # (T,) saliency
-    log_s = (s[:start] + 1e-8 * s.max() + 1e-38).log()           # (start,) never log(0)
-    z = (log_s - log_s.mean()) / (log_s.std(correction=0) + 1e-8)  # (start,)
+    log_s = (s[:start] + 1e-8 * s.max() + 1e-30).log()           # (start,) never log(0)
+    z = (log_s - log_s.mean()) / (log_s.var(correction=0) + 1e-8).sqrt()  # (start,)
     w = torch.ones(len(logp))                                    # (T,)
     w[:start] = (1 + 0.5 * z).clamp(0.5, 5)                      # leaned on more, weighs more
     w[start + 1:close] = 5                                       # the number in the box
