@@ -8,6 +8,7 @@ import importlib
 import itertools
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +25,7 @@ import expected
 import solutions
 import toy
 
-NAMES = sorted(path.stem for path in FOLDER.glob("ex[0-9]*.py"))
+NAMES = sorted(path.stem[len("test_"):] for path in FOLDER.glob("test_ex*.py"))
 
 
 def marks(name):
@@ -44,18 +45,59 @@ def failures(name, attempt):
 
 def test_there_are_ten_and_each_mark_has_its_sentence():
     assert len(NAMES) == 10 and all(len(marks(name)) >= 3 for name in NAMES)
-    assert {path.stem for path in FOLDER.glob("test_*.py")} == {f"test_{name}" for name in NAMES}
     for test in itertools.chain(*map(marks, NAMES)):
         assert len(test.__doc__.split()) >= 8, f"{test.__name__} does not say what it is there for"
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_stub_is_red_and_our_own_function_green(name):
+def test_our_own_function_is_green(name):
+    assert list(failures(name, getattr(solutions, name[5:]))) == []
+
+
+def text_of(name):
+    """The exercise's file, which may hold a reader's answer by now, or no text at all."""
+    path = FOLDER / f"{name}.py"
+    return path.read_text("utf-8", "replace") if path.is_file() else ""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_stub_is_red(name):
     """Every mark of a stub fails, and because nothing is there: not by a mistake of the mark."""
+    if not attempts.is_stub(name, text_of(name)):
+        pytest.skip(f"{name}.py is no stub any more; python -m pytest exercises -k {name[:4]}")
     found = dict(failures(name, getattr(importlib.import_module(name), name[5:])))
     wanted = expected.Wrong if name == "ex09_score" else NotImplementedError  # a bug hunt runs
     assert len(found) == len(marks(name)) and {type(e) for e in found.values()} == {wanted}
-    assert list(failures(name, getattr(solutions, name[5:]))) == []
+    assert attempts.refusal(name, text_of(name)) is None
+
+
+def stub(name, imports="import torch\n\n"):
+    """A stub as a reader may have saved it: written here, because the file may be an answer."""
+    plain = f"def {name[5:]}(*arguments):\n    'What it does.'\n    raise NotImplementedError\n"
+    return imports + (attempts.BUGGY if name == "ex09_score" else plain)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_stub_is_known_by_its_own_text(name):
+    """Whatever the folder holds. What a reader added to a stub, not to its text, is an attempt."""
+    text, function = stub(name), name[5:]
+    script = "\n\nif __name__ == '__main__':\n    raise SystemExit('x')\n"
+    for same in (text, f"'Exercise'\n{text}# mine\n", text + script, "import math\n" + text,
+                 text.replace("NotImplementedError", "NotImplementedError('not yet')"),
+                 text.replace("raise", "# my plan\n    raise").replace("\n", "\r\n")):
+        assert attempts.is_stub(name, same), same
+    for other in ("", "def f(:", "\0", RIGHT[name], text + RIGHT[name], RIGHT[name] + text,
+                  f"{text}\nfrom mine import {function}\n", f"{text}\n{function} = max\n",
+                  text + script + f"else:\n    {function} = max\n", f"class A: pass\n{text}",
+                  text.replace("def ", "@mine\ndef "), text.replace(f"def {function}", "def f"),
+                  text.replace("raise NotImplementedError", "pass").replace("!= pad_id)", "!= 0)")):
+        assert not attempts.is_stub(name, other), other
+
+
+def test_the_machinery_is_there():
+    """It is named in attempts.py, so that a reader's own file in this folder is none of it."""
+    assert all((FOLDER / f"{name}.py").is_file() for name in attempts.MACHINERY - {"exercises"})
+    assert attempts.EXERCISES == NAMES
 
 
 # ------------------------------------------------------------------ right answers, not ours
@@ -501,24 +543,29 @@ def test_another_s_function_is_no_answer(name):
     """The project's own, the marks' oracle, and ways around."""
     for line in CHEATS[name]:
         assert attempts.refusal(name, line + "\n" + RIGHT[name]), line
-    assert attempts.refusal(name, (FOLDER / f"{name}.py").read_text("utf-8")) is None
 
 
-def pytest_of(*arguments):
+def pytest_of(*arguments, cwd=ROOT):
     """(exit status, what pytest prints and which of our modules it needed) of marking exercises."""
     code = ("import sys, pytest; status = pytest.main(sys.argv[1:]); "
             "print('imported', {'transformers', 'grpo'} & set(sys.modules)); sys.exit(status)")
     plain = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # some take a second to import
     done = subprocess.run([sys.executable, "-c", code, "exercises", "-p", "no:cacheprovider",
-                           *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300,
+                           *arguments], cwd=cwd, capture_output=True, text=True, timeout=300,
                           env=plain)
     return done.returncode, done.stdout + done.stderr
 
 
+# Where a reader's answer took the place of the stub.
+IMPORTS = dict.fromkeys(NAMES, "import torch") | {
+    "ex04_pass_at_k": "import math\nimport torch",
+    "ex05_answer_span": "from toy import last_boxed"}
+
+
 def answer(folder, name, text):
     """Write an answer into a folder as a reader does: below the stub's imports."""
-    stub = (FOLDER / f"{name}.py").read_text("utf-8")
-    imports = [line for line in stub.split("\n") if re.match("import|from", line)]
+    before = text_of(name) if attempts.is_stub(name, text_of(name)) else IMPORTS[name]
+    imports = [line for line in before.split("\n") if re.match("import|from", line)]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.py").write_text("\n".join(imports) + "\n\n" + text, "utf-8")
 
@@ -556,8 +603,10 @@ def test_every_right_answer_is_green_as_a_file_and_so_are_the_solutions(tmp_path
     assert status == 0 and text.count(" marks  done") == 10
     status, text = pytest_of("--solutions")
     assert status == 0 and text.count(" marks  done") == 10
-    status, text = pytest_of()
-    assert status == 1 and text.count("stopped at") == 10
+    for name in NAMES:
+        (tmp_path / f"{name}.py").write_text(stub(name, IMPORTS[name] + "\n\n"), "utf-8")
+    status, text = pytest_of(f"--attempts={tmp_path}")
+    assert status == 1 and text.count(" 0 of ") == text.count("stopped at") == 10
 
 
 HOSTILE = {
@@ -578,8 +627,8 @@ def test_a_folder_of_submissions_becomes_a_table(tmp_path):
     answer(folder / "anna" / "deep", "ex03_clipped_surrogate",
            RIGHT["ex03_clipped_surrogate"].replace(MINIMUM, "plain"))
     (folder / "=ben").mkdir()
-    stub = (FOLDER / "ex01_group_advantages.py").read_text("utf-8")
-    (folder / "=ben" / "ex01_group_advantages.py").write_text(stub, "utf-8")
+    for name in ("ex01_group_advantages", "ex09_score"):
+        (folder / "=ben" / f"{name}.py").write_text(stub(name), "utf-8")
     for name, text in HOSTILE.items():
         answer(folder / "eve", name, text)
     (folder / "eve" / "conftest.py").write_text("raise SystemExit")
@@ -595,6 +644,7 @@ def test_a_folder_of_submissions_becomes_a_table(tmp_path):
     assert [row["student"] for row in rows] == ["'=ben", "anna", "eve", "fay", "gil"]
     ben, anna, eve, fay, gil = rows
     assert (anna["ex01 (of 7)"], anna["ex03 (of 5)"], anna["ex04 (of 6)"]) == ("7", "0", "")
+    assert ben["ex09 (of 5)"] == ""
     assert anna["done (of 10)"] == "1" and ben["ex01 (of 7)"] == "" and gil["ex04 (of 6)"] == "6"
     assert {eve[key] for key in eve if key[:2] == "ex" and eve[key]} == {"0"}
     for note in ("ex01: ended before", "ex02: stopped after 60 s", "ex04: ended before"):
@@ -603,6 +653,77 @@ def test_a_folder_of_submissions_becomes_a_table(tmp_path):
     assert "It looks like" in (tmp_path / "feedback" / "anna.txt").read_text("utf-8")
     again = subprocess.run(command, capture_output=True, text=True)  # marks are not overwritten
     assert again.returncode == 2 and "give another name" in again.stderr
+
+
+@pytest.fixture(scope="module")
+def solved(tmp_path_factory):
+    """A reader's checkout: exercise 1 and 10 solved, 7 half, 3 by importing it, 5 no Python."""
+    tree = tmp_path_factory.mktemp("solved")
+    for path in (*ROOT.glob("*.py"), ROOT / "pytest.ini"):
+        shutil.copy(path, tree)
+    for folder in ("engine", "exercises"):
+        shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (tree / "tests").mkdir()
+    shutil.copy(__file__, tree / "tests")
+    for name in ("ex01_group_advantages", "ex10_your_own_credit"):
+        answer(tree / "exercises", name, RIGHT[name])
+    answer(tree / "exercises", "ex07_grail_credit", stub("ex07_grail_credit", "") + "x = 1\n")
+    answer(tree / "exercises", "ex03_clipped_surrogate",
+           "from grpo import clipped_surrogate as theirs\n"
+           "def clipped_surrogate(*arguments):\n    return theirs(*arguments)\n")
+    answer(tree / "exercises", "ex05_answer_span", "def answer_span(:\n")
+    return tree
+
+
+PROJECT_S = "It imports grpo, which is the project's own code."
+
+
+def test_the_default_tests_stay_green_in_a_solved_tree(solved):
+    """A reader who solved an exercise runs `python -m pytest`: what they wrote is not our fault."""
+    chosen = "stub or machinery or no_answer or opened"
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider",
+                           "tests/test_exercises.py", "-k", chosen], cwd=solved, timeout=300,
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert "5 skipped" in done.stdout and "ex01_group_advantages.py is no stub any" in done.stdout
+
+
+def test_an_answer_in_the_stub_s_place_is_marked_as_any_other(solved):
+    """The exercise's file was once asked what an answer may import, and by now it is the answer."""
+    status, text = pytest_of("-k", "ex01 or ex03 or ex05", cwd=solved)
+    assert status == 1 and "7 of 7 marks  done" in text and PROJECT_S in text
+    assert "ex05_answer_span.py is no Python" in text
+
+
+@pytest.mark.slow
+def test_the_teacher_s_command_marks_a_solved_tree_alike(solved, tmp_path):
+    """What equals the file beside the marks is no stub: that file is an answer."""
+    (tmp_path / "class" / "ann").mkdir(parents=True)
+    for name in ("ex01_group_advantages", "ex02_completion_logprobs", "ex03_clipped_surrogate"):
+        shutil.copy(solved / "exercises" / f"{name}.py", tmp_path / "class" / "ann")
+    table = tmp_path / "marks.csv"
+    done = subprocess.run([sys.executable, "exercises/mark.py", str(tmp_path / "class"), "--csv",
+                           str(table), "--feedback", str(tmp_path)], cwd=solved, timeout=300)
+    ann, = csv.DictReader(open(table, encoding="utf-8"))
+    columns = {key[:4]: marks for key, marks in ann.items() if key[:2] == "ex"}
+    assert done.returncode == 0 and columns == dict.fromkeys(columns, "") | {
+        "ex01": "7", "ex03": "0"}
+    assert PROJECT_S in (tmp_path / "ann.txt").read_text("utf-8")
+
+
+def test_an_answer_imports_the_answers_of_its_own_folder(tmp_path):
+    """Not those of the folder of the marks, which are stubs or another reader's."""
+    answer(tmp_path, "ex01_group_advantages", RIGHT["ex01_group_advantages"])
+    answer(tmp_path, "ex03_clipped_surrogate", "from ex01_group_advantages import group_advantages"
+           "\nassert group_advantages(torch.ones(2, 2)).sum() == 0\n"
+           + RIGHT["ex03_clipped_surrogate"])
+    answer(tmp_path, "ex08_bilevel_weights", "import ex02_completion_logprobs\n"
+           + RIGHT["ex08_bilevel_weights"])
+    answer(tmp_path, "ex04_pass_at_k", "import ex07_grail_credit\n" + RIGHT["ex04_pass_at_k"])
+    answer(tmp_path, "ex07_grail_credit", "from grpo import whatever\n")
+    status, text = pytest_of(f"--attempts={tmp_path}", "-k", "ex03 or ex08 or ex04")
+    assert status == 1 and "5 of 5 marks  done" in text and PROJECT_S in text
+    assert f"{tmp_path}/ex02_completion_logprobs.py is not there." in text
 
 
 def test_the_board_can_be_opened(monkeypatch, capsys):
@@ -622,8 +743,7 @@ def test_the_board_trains_three_credits_and_enters_two(tmp_path, monkeypatch, ca
     small = {"BOARD": tmp_path, "STEPS": 1, "SEEDS": (0,), "PROBLEMS": 8, "SAMPLES": 1}
     for name, value in small.items():
         monkeypatch.setattr(leaderboard, name, value)
-    monkeypatch.setattr(leaderboard.ex10_your_own_credit, "your_own_credit",
-                        solutions.your_own_credit)
+    monkeypatch.setattr(leaderboard, "load", lambda name: solutions.your_own_credit)
     monkeypatch.setattr(sys, "argv", ["leaderboard.py", "mine"])
     leaderboard.main()
     said = capsys.readouterr().out
