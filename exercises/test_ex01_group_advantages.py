@@ -87,3 +87,7 @@ def test_any_number_of_problems_completions_and_rewards(attempt):
     for rewards in batches:
         for scale_by_std in (False, True):
             expect(attempt(rewards, scale_by_std), by_loops(rewards, scale_by_std))
+
+
+if __name__ == "__main__":
+    raise SystemExit("Mark it with: python -m pytest exercises -k ex01")

@@ -75,3 +75,7 @@ def test_any_size_and_nothing_is_changed(attempt):
         expect(attempt(logits, ids, P, T), by_hand(logits, ids, P, T))
         expect(logits, before[0], tolerance=0, about="the logits, after your function ran,")
         expect(ids, before[1], tolerance=0, about="the ids, after your function ran,")
+
+
+if __name__ == "__main__":
+    raise SystemExit("Mark it with: python -m pytest exercises -k ex02")

@@ -73,3 +73,7 @@ def test_any_advantage_and_nothing_is_changed(attempt):
         expect(ratio.grad, slope, about="the gradient of your result's sum")
         expect(ratio.detach(), before[0], tolerance=0, about="the ratio, after your function ran,")
         expect(advantages, before[1], tolerance=0, about="A, after your function ran,")
+
+
+if __name__ == "__main__":
+    raise SystemExit("Mark it with: python -m pytest exercises -k ex03")

@@ -63,3 +63,7 @@ def test_k_beyond_n_is_refused(attempt):
     expect(attempt(torch.tensor([1, 0]), 2, 2), [1.0, 0.0])
     for k in (3, 0, -1):
         expect_refused(lambda k=k: attempt(torch.tensor([1, 2]), 2, k), f"k = {k} of 2 samples")
+
+
+if __name__ == "__main__":
+    raise SystemExit("Mark it with: python -m pytest exercises -k ex04")

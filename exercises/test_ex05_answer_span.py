@@ -132,3 +132,7 @@ def test_any_text_cut_anywhere(attempt):
             data = data[size:]
             pieces += [None] * (draw.random() < 0.05)
         expect_equal(span(attempt, *pieces), by_bytes(pieces))
+
+
+if __name__ == "__main__":
+    raise SystemExit("Mark it with: python -m pytest exercises -k ex05")

@@ -145,3 +145,7 @@ def test_rows_do_not_mix(attempt):
         expect(attempt(s, mask, spans, A), by_loops(s, mask, spans, A), 1e-3)
         for name, now, then in zip(("s", "mask", "spans"), (s, mask, spans), before):
             expect(now, then, tolerance=0, about=f"{name}, after your function ran,")
+
+
+if __name__ == "__main__":
+    raise SystemExit("Mark it with: python -m pytest exercises -k ex07")

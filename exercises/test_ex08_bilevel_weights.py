@@ -104,3 +104,7 @@ def test_any_scores_and_nothing_is_changed(attempt):
             expect(attempt(scores, q, beta), by_loops(before.tolist(), q, beta), 1e-5,
                    mistakes(before.tolist(), q, beta))
             expect(scores, before, tolerance=0, about="the scores, after your function ran,")
+
+
+if __name__ == "__main__":
+    raise SystemExit("Mark it with: python -m pytest exercises -k ex08")

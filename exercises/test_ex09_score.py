@@ -69,3 +69,7 @@ def test_any_rows_with_any_padding_id(attempt):
                about="the log-probabilities")
         expect(mean, [sum(row) / len(row) for row in rows], about="the mean")
         assert before == str((prompts, completions)), "the lists that came in were changed"
+
+
+if __name__ == "__main__":
+    raise SystemExit("Mark it with: python -m pytest exercises -k ex09")

@@ -4,10 +4,11 @@ Each wrong answer is a mistake that a reader makes; a mark that lets it through 
 Most are one edit of a right answer that is written here, independent of the project's own.
 """
 import csv
-import importlib
+import importlib.util
 import itertools
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -568,6 +569,33 @@ def answer(folder, name, text):
     imports = [line for line in before.split("\n") if re.match("import|from", line)]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.py").write_text("\n".join(imports) + "\n\n" + text, "utf-8")
+
+
+def test_a_name_that_is_none_is_said():
+    """-k ex1 once marked exercise 10, and -k ex7 nothing, without a word."""
+    loader = importlib.util.spec_from_file_location("conftest_of_exercises", FOLDER / "conftest.py")
+    conftest = importlib.util.module_from_spec(loader)
+    loader.loader.exec_module(conftest)
+    for digit in range(1, 10):
+        for words in (f"ex{digit}", f"ex{digit}_", f"ex01 or EX{digit}", f"not test_ex{digit}"):
+            with pytest.raises(pytest.UsageError, match=f"Write two digits: ex0{digit}\\.$"):
+                conftest.check_name(words)
+    for words in ("ex00", "ex11", "ex001", "ex100", "ex01 or ex12"):
+        with pytest.raises(pytest.UsageError, match=r"they are ex01 \.\.\. ex10\.$"):
+            conftest.check_name(words)
+    for words in ("", "ex0", "ex10", "group", "index1", "std", *(name[:4] for name in NAMES)):
+        conftest.check_name(words)
+    status, text = pytest_of("-k", "banana")
+    assert status == 5 and "Nothing was marked: no exercise is called 'banana'. They are" in text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_run_as_a_script_says_how_it_is_marked(name):
+    """It once printed nothing and exited with 0, which looks like a pass."""
+    files = [f"test_{name}.py"] + [f"{name}.py"] * attempts.is_stub(name, text_of(name))
+    for file in files:
+        with pytest.raises(SystemExit, match=f"^Mark it with: .* exercises -k {name[:4]}$"):
+            runpy.run_path(str(FOLDER / file), run_name="__main__")
 
 
 def test_a_failed_mark_teaches(tmp_path):
