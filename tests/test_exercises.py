@@ -502,6 +502,92 @@ def test_the_largest_s_before_the_box_is_told_by_name():
     assert "It looks like this mistake: the floor is made of the largest s before" in str(error)
 
 
+def spoil(value):
+    """Change a tensor or list in place, as far as a mark can see; False for anything else."""
+    if isinstance(value, list):
+        value.append(value[0])
+    elif torch.is_tensor(value):
+        value.data.copy_(value.data.roll(1, -1) if value.dtype == torch.bool else value.data + 1)
+    return isinstance(value, (list, torch.Tensor))
+
+
+def in_place(name, number, field=None):
+    """The right answer, which afterwards changes one of its arguments, or a field of it."""
+    right = function(name, RIGHT[name])
+
+    def changes(*arguments, **more):
+        found = right(*arguments, **more)
+        argument = arguments[number] if field is None else getattr(arguments[number], field)
+        assert spoil(argument), f"{name}: argument {number} {field} is not one to change"
+        return found
+    return changes
+
+
+FORWARD = ("embeddings", "position", "logprobs", "completion_mask", "ids", "hidden")
+CHANGED = [  # exercise, which argument, its field, what the message calls it
+    ("ex01_group_advantages", 0, None, "rewards"), ("ex02_completion_logprobs", 0, None, "logits"),
+    ("ex02_completion_logprobs", 1, None, "ids"), ("ex03_clipped_surrogate", 0, None, "ratio"),
+    ("ex03_clipped_surrogate", 1, None, "A"), ("ex04_pass_at_k", 0, None, "correct"),
+    ("ex05_answer_span", 1, None, "ids"), ("ex07_grail_credit", 0, None, "s"),
+    ("ex07_grail_credit", 1, None, "mask"), ("ex07_grail_credit", 2, None, "spans"),
+    ("ex07_grail_credit", 3, None, "advantages"), ("ex08_bilevel_weights", 0, None, "scores"),
+    ("ex09_score", 1, None, "prompts"), ("ex09_score", 2, None, "completions"),
+    *[("ex06_gradient_activation", 0, field, f"forward.{field}") for field in FORWARD],
+    *[("ex10_your_own_credit", 0, field, f"forward.{field}")
+      for field in (*FORWARD, "entropy", "advantages", "rewards")]]
+
+
+@pytest.mark.parametrize("name, number, field, called", CHANGED)
+def test_a_change_in_place_is_called_so_and_fails_nothing_else(name, number, field, called):
+    """The answer is right, so no mark may compare it with what it made of its arguments: that
+    message would show a right answer beside a wrong one and call it wrong."""
+    found = [str(error) for _, error in failures(name, in_place(name, number, field))]
+    assert found
+    for text in found:
+        assert text.startswith(f"{called} was changed in place."), text
+        assert "Work on a copy.\n" in text and f"\n{called} after your function ran " in text
+
+
+def test_a_part_of_an_answer_is_shown_as_a_part():
+    """The row that is asked about, a gradient or the mask is not `yours`, the whole answer."""
+    with pytest.raises(expected.Wrong) as error:
+        expected.expect(torch.ones(2), [1.0, 0.0], about="row 0")
+    assert str(error.value) == ("yours (row 0)     [1, 1]\nexpected (row 0)  [1, 0]\n"
+                                "They differ first at [1]: 1 instead of 0.")
+    edits = {  # exercise: (old, new, what the message says)
+        "ex01_group_advantages": (EQUAL, "rewards.amax() == rewards.amin()", "yours (row 0)  "),
+        "ex03_clipped_surrogate": (MINIMUM, "torch.minimum(plain, bounded.detach())",
+                                   "yours (gradient of your result's sum)  "),
+        "ex06_gradient_activation": ("span[0]:span[3]", ":",
+                                     "yours (1 where your saliency is not 0)  "),
+        "ex09_score": ("    logprobs = logprobs *", "    mask = ids[:, P:] != pad\n"
+                       "    logprobs = logprobs *", "yours (mask)  ")}
+    for name, (old, new, says) in edits.items():
+        assert old in RIGHT[name]
+        found = failures(name, function(name, RIGHT[name].replace(old, new)))
+        assert any(says in str(error) for _, error in found), name
+
+
+@pytest.mark.parametrize("name, old, new, mark, sentence", [
+    ("ex07_grail_credit", "row[mask[i]].max()", "row.max()", "padding_gets_nothing",
+     "the largest s is taken over the padding, too"),
+    ("ex07_grail_credit", "start < 2", "0 <= start < 2", "rows_that_stay",
+     "-1 is used as an index; in Python it means the last place"),
+    ("ex01_group_advantages", "torch.where(equal, 0.0, centred)", "centred", "equal_rewards_gets",
+     "")])
+def test_the_mark_that_fails_first_names_the_mistake(name, old, new, mark, sentence):
+    assert old in RIGHT[name]
+    first, error = next(failures(name, function(name, RIGHT[name].replace(old, new))))
+    assert mark in first and sentence in str(error)
+    assert not sentence or f"It looks like this mistake: {sentence}" in str(error)
+
+
+def test_a_group_of_equal_rewards_is_told_what_to_do():
+    test, = (test for test in marks("ex01_group_advantages") if "equal_rewards" in test.__name__)
+    assert "Ask whether all rewards of the group are equal, and put 0 there." in " ".join(
+        test.__doc__.split())
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_no_mark_is_for_nothing(name):
     """An answer that returns None, or what it was given, passes not one mark."""
