@@ -95,13 +95,14 @@ def expect_unchanged(now, before, name):
         if same.all():
             return
         at = tuple((~same).nonzero()[0].tolist())
-        where = (f" At {list(at)} it is {shown(now[at].item())} and was "
-                 f"{shown(before[at].item())}.")
+        where = (f": after your function ran it is {shown(now[at].item())} at {list(at)} and was "
+                 f"{shown(before[at].item())}")
     elif not torch.is_tensor(now) and now == before:
         return
-    raise Wrong(f"{name} was changed in place.{where} Work on a copy.\n"
-                f"{name} before your function ran  {shown(before, len(name) + 26)}\n"
-                f"{name} after your function ran   {shown(now, len(name) + 26)}")
+    both = (f"\n{name} before your function ran  {shown(before, len(name) + 26)}"
+            f"\n{name} after your function ran   {shown(now, len(name) + 26)}")
+    large = torch.is_tensor(now) and now.numel() > WHOLE
+    raise Wrong(f"{name} was changed in place{where}. Work on a copy.{'' if large else both}")
 
 
 def expect_equal(yours, expected):

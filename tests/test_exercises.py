@@ -544,8 +544,8 @@ def test_a_change_in_place_is_called_so_and_fails_nothing_else(name, number, fie
     found = [str(error) for _, error in failures(name, in_place(name, number, field))]
     assert found
     for text in found:
-        assert text.startswith(f"{called} was changed in place."), text
-        assert "Work on a copy.\n" in text and f"\n{called} after your function ran " in text
+        assert text.startswith(f"{called} was changed in place"), text
+        assert "Work on a copy." in text and "after your function ran" in text
 
 
 def test_a_part_of_an_answer_is_shown_as_a_part():
