@@ -20,8 +20,9 @@ OURS = {"tests", "examples", "engine", "toy"} | MACHINERY | {
     f"test_{exercise}" for exercise in EXERCISES} | {
     path.stem for folder in (ROOT, ROOT / "engine") for path in folder.glob("*.py")}
 # A function of tensors needs none of these. This list does not stop an attacker: see TEACHING.md.
-SYSTEM = {"builtins", "ctypes", "importlib", "multiprocessing", "os", "posix", "pty", "runpy",
-          "shutil", "signal", "socket", "subprocess", "threading", "urllib", "http"}
+SYSTEM = {"builtins", "ctypes", "glob", "http", "importlib", "io", "multiprocessing", "os",
+          "pathlib", "posix", "pty", "runpy", "shutil", "signal", "socket", "subprocess",
+          "tempfile", "threading", "urllib"}
 CALLS = {"__import__", "compile", "eval", "exec", "open", "input", "breakpoint"}
 SIZE = 200_000  # characters of an answer
 # Exercise 9's function as it is handed out, the only one that does something already.

@@ -101,7 +101,7 @@ def main():
     if name in [row["name"] for row in entries()]:
         raise BadInput(f"{name!r} is on the board; give another name.")
     try:
-        credit = load("ex10_your_own_credit")
+        credit = load("ex10_your_own_credit").function
     except Wrong as error:
         raise BadInput(str(error)) from None
     for seed in SEEDS:  # a name that was stopped before it was on the board, of older code perhaps

@@ -75,12 +75,14 @@ def test_equal_scores_and_a_single_token_keep_weight_one(attempt):
 
 
 def test_many_at_the_minimum_means_nothing_is_suppressed(attempt):
-    """tau = 0, and no n is below it: w = 1, 1, 1, 2. Dividing by tau must not hurt."""
+    """tau = 0, and no n is below it: w = 1, 1, 1, 2. Add 1e-8 to tau
+    before you divide by it."""
     expect(weights(attempt, [0.0, 0.0, 0.0, 1.0]), [.8, .8, .8, 1.6], 1e-5)
 
 
 def test_tau_may_be_one(attempt):
-    """Then 1 - tau is 0, and what is at tau has weight 1: w = .1, 1, 1, 1."""
+    """Then 1 - tau is 0: add 1e-8 to it before you divide by it. What is at tau has weight 1: w =
+    .1, 1, 1, 1."""
     expect(weights(attempt, [0.0, 1.0, 1.0, 1.0], q=0.5), [.129032, 1.290323, 1.290323, 1.290323],
            1e-5)
 

@@ -43,7 +43,8 @@ def test_a_prompt_of_two_turns_is_read_in_full(attempt):
 
 def test_a_short_completion_has_a_mean_of_its_own_tokens(attempt):
     """Divided by the longest one's length, or with what stands on padding added, a short completion
-    counts for something else than it is. Padding has log-probability 0."""
+    counts for something else than it is. Padding has log-probability 0, and a row's
+    sum is divided by the number of its own tokens."""
     model = Reader()
     rows = [alone(model, [5, 6], [3]), alone(model, [5, 6], [3, 4, 7, 8])]
     logprobs, _, mean = attempt(model, [[5, 6]] * 2, [[3], [3, 4, 7, 8]], PAD)

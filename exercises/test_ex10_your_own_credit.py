@@ -25,7 +25,8 @@ def test_finite_weights_without_gradient(attempt):
 def test_a_row_s_weights_depend_on_no_other_row(attempt):
     """Rows come in micro-batches, which are a matter of memory (--tokens-per-microbatch). A mean,
     a maximum or a softmax over the batch would make them change the update, and so does chance.
-    Padding is part of the batch too: it is as long as the longest row."""
+    Padding is part of the batch too: it is as long as the longest row. So take a row's statistics
+    over its own tokens, forward.completion_mask[i]."""
     _, forward = forward_of(range(6))
     mask = forward.completion_mask.clone()
     together = attempt(forward)

@@ -840,13 +840,19 @@ def test_an_answer_imports_the_answers_of_its_own_folder(tmp_path):
     assert f"{tmp_path}/ex02_completion_logprobs.py is not there." in text
 
 
-def test_the_board_can_be_opened(monkeypatch, capsys):
+def test_the_board_can_be_opened(monkeypatch, tmp_path):
     """Its baselines are made while it is imported, from settings that grail.py may rename."""
     import leaderboard
     monkeypatch.setattr(sys, "argv", ["leaderboard.py", "grpo"])
     with pytest.raises(leaderboard.BadInput, match="attempt's name"):
         leaderboard.main()
     assert set(leaderboard.BASELINES) == {"grail", "grpo"}
+    answer(tmp_path, "ex10_your_own_credit", "from solutions import your_own_credit\n")
+    monkeypatch.setattr(leaderboard, "load", lambda name: attempts.load(name, tmp_path))
+    monkeypatch.setattr(sys, "argv", ["leaderboard.py", "mine"])
+    monkeypatch.setattr(leaderboard, "BOARD", tmp_path / "board")
+    with pytest.raises(leaderboard.BadInput, match="It imports solutions, which is the project's"):
+        leaderboard.main()
 
 
 @pytest.mark.slow
@@ -857,7 +863,8 @@ def test_the_board_trains_three_credits_and_enters_two(tmp_path, monkeypatch, ca
     small = {"BOARD": tmp_path, "STEPS": 1, "SEEDS": (0,), "PROBLEMS": 8, "SAMPLES": 1}
     for name, value in small.items():
         monkeypatch.setattr(leaderboard, name, value)
-    monkeypatch.setattr(leaderboard, "load", lambda name: solutions.your_own_credit)
+    monkeypatch.setattr(leaderboard, "load", lambda name: attempts.Recorded(
+        solutions.your_own_credit, None))
     monkeypatch.setattr(sys, "argv", ["leaderboard.py", "mine"])
     leaderboard.main()
     said = capsys.readouterr().out
