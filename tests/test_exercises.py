@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -671,8 +672,10 @@ def test_a_name_that_is_none_is_said():
             conftest.check_name(words)
     for words in ("", "ex0", "ex10", "group", "index1", "std", *(name[:4] for name in NAMES)):
         conftest.check_name(words)
-    status, text = pytest_of("-k", "banana")
-    assert status == 5 and "Nothing was marked: no exercise is called 'banana'. They are" in text
+    said, config = [], SimpleNamespace(option=SimpleNamespace(keyword="banana"), args=["exercises"])
+    reporter = SimpleNamespace(stats={}, write_line=said.append)
+    conftest.pytest_terminal_summary(reporter, pytest.ExitCode.NO_TESTS_COLLECTED, config)
+    assert said[0].startswith("Nothing was marked: no exercise is called 'banana'. They are ex01")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -794,38 +797,64 @@ PROJECT_S = "It imports grpo, which is the project's own code."
 
 def test_the_default_tests_stay_green_in_a_solved_tree(solved):
     """A reader who solved an exercise runs `python -m pytest`: what they wrote is not our fault."""
-    chosen = "stub or machinery or no_answer or opened"
+    chosen = "(stub or machinery or no_answer or opened or script) and not place"
     done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider",
                            "tests/test_exercises.py", "-k", chosen], cwd=solved, timeout=300,
                           capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
-    assert "5 skipped" in done.stdout and "ex01_group_advantages.py is no stub any" in done.stdout
+    for name in ("ex01_group_advantages", "ex03_clipped_surrogate", "ex05_answer_span",
+                 "ex07_grail_credit", "ex10_your_own_credit"):
+        assert f"{name}.py is no stub any more" in done.stdout
 
 
-def test_an_answer_in_the_stub_s_place_is_marked_as_any_other(solved):
-    """The exercise's file was once asked what an answer may import, and by now it is the answer."""
-    status, text = pytest_of("-k", "ex01 or ex03 or ex05", cwd=solved)
-    assert status == 1 and "7 of 7 marks  done" in text and PROJECT_S in text
-    assert "ex05_answer_span.py is no Python" in text
+@pytest.fixture
+def loading(monkeypatch):
+    """Whatever attempts.load adds to the interpreter is taken out again."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    before = {name: sys.modules.pop(name) for name in NAMES if name in sys.modules}
+    yield
+    for name in NAMES:
+        sys.modules.pop(name, None)
+    sys.modules.update(before)
+
+
+def test_an_answer_in_the_stub_s_place_is_marked_as_any_other(solved, loading, monkeypatch):
+    """The exercise's file was once asked what an answer may import and what a stub is. In a
+    reader's tree that file is an answer."""
+    import mark
+    for module in (attempts, mark):
+        monkeypatch.setattr(module, "HERE", solved / "exercises")
+    for name, reason in (("ex03_clipped_surrogate", PROJECT_S), ("ex05_answer_span", "no Python")):
+        with pytest.raises(expected.Wrong, match=reason):
+            attempts.load(name, solved / "exercises")
+    monkeypatch.setattr(mark, "run", lambda *arguments: "it was marked")
+    for name in ("ex01_group_advantages", "ex03_clipped_surrogate", "ex05_answer_span"):
+        assert mark.mark(solved / "exercises", name, 60) == "it was marked"
 
 
 @pytest.mark.slow
-def test_the_teacher_s_command_marks_a_solved_tree_alike(solved, tmp_path):
-    """What equals the file beside the marks is no stub: that file is an answer."""
-    (tmp_path / "class" / "ann").mkdir(parents=True)
-    for name in ("ex01_group_advantages", "ex02_completion_logprobs", "ex03_clipped_surrogate"):
-        shutil.copy(solved / "exercises" / f"{name}.py", tmp_path / "class" / "ann")
-    table = tmp_path / "marks.csv"
-    done = subprocess.run([sys.executable, "exercises/mark.py", str(tmp_path / "class"), "--csv",
+def test_both_commands_mark_a_solved_tree_alike(solved, tmp_path):
+    """The reader's and the teacher's, as they are typed."""
+    status, text = pytest_of("-k", "ex01 or ex03 or ex05", cwd=solved)
+    assert status == 1 and "7 of 7 marks  done" in text and PROJECT_S in text
+    assert "ex05_answer_span.py is no Python" in text
+    student, table = tmp_path / "class" / "ann", tmp_path / "marks.csv"
+    student.mkdir(parents=True)
+    for name in ("ex01_group_advantages", "ex03_clipped_surrogate", "ex05_answer_span"):
+        shutil.copy(solved / "exercises" / f"{name}.py", student)
+    (student / "ex02_completion_logprobs.py").write_text(stub("ex02_completion_logprobs"))
+    done = subprocess.run([sys.executable, "exercises/mark.py", str(student.parent), "--csv",
                            str(table), "--feedback", str(tmp_path)], cwd=solved, timeout=300)
     ann, = csv.DictReader(open(table, encoding="utf-8"))
     columns = {key[:4]: marks for key, marks in ann.items() if key[:2] == "ex"}
     assert done.returncode == 0 and columns == dict.fromkeys(columns, "") | {
-        "ex01": "7", "ex03": "0"}
-    assert PROJECT_S in (tmp_path / "ann.txt").read_text("utf-8")
+        "ex01": "7", "ex03": "0", "ex05": "0"}
+    said = (tmp_path / "ann.txt").read_text("utf-8")
+    assert PROJECT_S in said and "ex05_answer_span.py is no Python" in said
 
 
-def test_an_answer_imports_the_answers_of_its_own_folder(tmp_path):
+def test_an_answer_imports_the_answers_of_its_own_folder(tmp_path, loading):
     """Not those of the folder of the marks, which are stubs or another reader's."""
     answer(tmp_path, "ex01_group_advantages", RIGHT["ex01_group_advantages"])
     answer(tmp_path, "ex03_clipped_surrogate", "from ex01_group_advantages import group_advantages"
@@ -835,12 +864,15 @@ def test_an_answer_imports_the_answers_of_its_own_folder(tmp_path):
            + RIGHT["ex08_bilevel_weights"])
     answer(tmp_path, "ex04_pass_at_k", "import ex07_grail_credit\n" + RIGHT["ex04_pass_at_k"])
     answer(tmp_path, "ex07_grail_credit", "from grpo import whatever\n")
-    status, text = pytest_of(f"--attempts={tmp_path}", "-k", "ex03 or ex08 or ex04")
-    assert status == 1 and "5 of 5 marks  done" in text and PROJECT_S in text
-    assert f"{tmp_path}/ex02_completion_logprobs.py is not there." in text
+    found = attempts.load("ex03_clipped_surrogate", tmp_path)
+    assert list(failures("ex03_clipped_surrogate", found)) == []
+    with pytest.raises(expected.Wrong, match="/ex02_completion_logprobs.py is not there"):
+        attempts.load("ex08_bilevel_weights", tmp_path)
+    with pytest.raises(expected.Wrong, match=PROJECT_S):
+        attempts.load("ex04_pass_at_k", tmp_path)
 
 
-def test_the_board_can_be_opened(monkeypatch, tmp_path):
+def test_the_board_can_be_opened(monkeypatch, tmp_path, loading):
     """Its baselines are made while it is imported, from settings that grail.py may rename."""
     import leaderboard
     monkeypatch.setattr(sys, "argv", ["leaderboard.py", "grpo"])
