@@ -82,12 +82,19 @@ def is_stub(exercise, source):
 
     A stub has imports and then its function, which only raises NotImplementedError (exercise 9's is
     BUGGY). Docstrings and comments do not count, nor does what runs only as a script. A text with
-    anything else in it is somebody's attempt.
+    anything else in it is somebody's attempt, and so is one that cannot be parsed.
     """
-    try:
-        body = [node for node in ast.parse(source).body if not remark(node)]
-    except (SyntaxError, ValueError, RecursionError):
+    if len(source) > 10_000:  # four times the longest one; the parser never sees more
         return False
+    try:
+        return holds_stub(exercise, ast.parse(source))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+
+
+def holds_stub(exercise, tree):
+    """is_stub, of the parsed text."""
+    body = [node for node in tree.body if not remark(node)]
     if not body or not isinstance(body[-1], ast.FunctionDef):
         return False
     *before, function = body
@@ -155,7 +162,7 @@ def spec(exercise, folder):
         raise Wrong(f"{path} is not there.")
     try:
         reason = refusal(exercise, source_of(path))
-    except (SyntaxError, ValueError, RecursionError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise Wrong(f"{path.name} is no Python that can be read: {error}") from None
     if reason:
         raise Wrong(f"{path.name} is no answer.\n{reason}")

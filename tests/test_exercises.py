@@ -88,7 +88,9 @@ def test_a_stub_is_known_by_its_own_text(name):
                  text.replace("NotImplementedError", "NotImplementedError('not yet')"),
                  text.replace("raise", "# my plan\n    raise").replace("\n", "\r\n")):
         assert attempts.is_stub(name, same), same
-    for other in ("", "def f(:", "\0", RIGHT[name], text + RIGHT[name], RIGHT[name] + text,
+    deep = "if " + "-" * 5000 + "1:\n    pass\n"
+    for other in ("", "def f(:", "\0", "(" * 9000, deep, text + deep,
+                  text + "#" * 20_000, RIGHT[name], text + RIGHT[name], RIGHT[name] + text,
                   f"{text}\nfrom mine import {function}\n", f"{text}\n{function} = max\n",
                   text + script + f"else:\n    {function} = max\n", f"class A: pass\n{text}",
                   text.replace("def ", "@mine\ndef "), text.replace(f"def {function}", "def f"),
