@@ -51,14 +51,16 @@ def find(folder, exercise):
     return min(found)[3] if found else None
 
 
-def copy(student, path, folder):
-    """All answers of the student under their proper names, which may import one another, and the
-    Python files that stand beside this one."""
+def copy(student, path, exercise, folder):
+    """The attempt under its proper name, and what it may import: the student's other answers and
+    the Python files that stand beside it."""
     answers = {f"{name}.py": find(student, name) for name in EXERCISES}
     beside = {other.name: other for other in sorted(path.parent.glob("*.py"))[:50]}
     for name, other in (beside | answers).items():
-        if other and other.is_file() and not other.is_symlink() and other.stat().st_size <= SIZE:
+        plain = other and other.is_file() and not other.is_symlink()
+        if plain and other.stat().st_size <= SIZE and os.access(other, os.R_OK):
             shutil.copyfile(other, folder / name)
+    shutil.copyfile(path, folder / f"{exercise}.py")
 
 
 def stop(process):
@@ -125,7 +127,7 @@ def mark(folder, exercise, seconds):
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
             attempt = Path(place) / "attempt"
             attempt.mkdir()
-            copy(folder, path, attempt)
+            copy(folder, path, exercise, attempt)
             return run(exercise, attempt, Path(place), seconds)
     except (OSError, ValueError) as error:
         return 0, f"cannot be read: {error}", ""
