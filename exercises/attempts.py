@@ -1,7 +1,7 @@
 """Attempts: where to find an answer, what it may import, and with what arguments it was called.
 
 `from grpo import group_advantages` is not an answer to exercise 1. So an attempt may import
-libraries, other attempts, and from this project only what its own stub imports.
+libraries, other attempts, and from this project only what its stub imports (`allowed`).
 """
 import ast
 import importlib.util
@@ -13,22 +13,42 @@ from expected import Wrong, shown
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-OURS = {"exercises", "tests", "examples", "engine"} | {
-    path.stem for folder in (ROOT, HERE, ROOT / "engine") for path in folder.glob("*.py")}
+EXERCISES = sorted(path.stem[len("test_"):] for path in HERE.glob("test_ex[0-9][0-9]_*.py"))
+# Of this folder by name: a reader may keep files of their own in it.
+MACHINERY = {"attempts", "conftest", "expected", "leaderboard", "mark", "solutions", "exercises"}
+OURS = {"tests", "examples", "engine", "toy"} | MACHINERY | {
+    f"test_{exercise}" for exercise in EXERCISES} | {
+    path.stem for folder in (ROOT, ROOT / "engine") for path in folder.glob("*.py")}
 # A function of tensors needs none of these. This list does not stop an attacker: see TEACHING.md.
-SYSTEM = {"builtins", "ctypes", "importlib", "multiprocessing", "os", "posix", "pty", "runpy",
-          "shutil", "signal", "socket", "subprocess", "threading", "urllib", "http"}
+SYSTEM = {"builtins", "ctypes", "glob", "http", "importlib", "io", "multiprocessing", "os",
+          "pathlib", "posix", "pty", "runpy", "shutil", "signal", "socket", "subprocess",
+          "tempfile", "threading", "urllib"}
 CALLS = {"__import__", "compile", "eval", "exec", "open", "input", "breakpoint"}
-EXERCISES = sorted(path.stem for path in HERE.glob("ex[0-9][0-9]_*.py"))
 SIZE = 200_000  # characters of an answer
+# Exercise 9's function as it is handed out, the only one that does something already.
+BUGGY = """
+def score(model, prompts, completions, pad_id):
+    P, T = max(map(len, prompts)), max(map(len, completions))
+    ids = torch.tensor([[pad_id] * (P - len(p)) + p + c + [pad_id] * (T - len(c))
+                        for p, c in zip(prompts, completions)])
+    attention_mask = (ids != pad_id).long()
+    logits = model(ids, attention_mask=attention_mask).logits[:, P - 1:-1]
+    completion_ids = ids[:, P:]
+    logprobs = logits.log_softmax(-1).gather(2, completion_ids[:, :, None])[:, :, 0]
+    mask = completion_ids != pad_id
+    return logprobs, mask, logprobs.mean(1)
+"""
 
 
 def allowed(exercise):
-    """The project's modules that this exercise's answer may import."""
+    """The project's modules that this exercise's answer may import: those of its stub.
+
+    They are written here. A file that is read for them may be an answer by now, and then whatever
+    the answer imports would be allowed.
+    """
     if exercise.startswith("ex10"):  # a method may use the whole project
-        return OURS - {"solutions", "leaderboard", "mark", "conftest", "expected", "attempts"}
-    return {name for name in imported(ast.parse((HERE / f"{exercise}.py").read_text("utf-8")))
-            if name in OURS} | set(EXERCISES)
+        return OURS - MACHINERY
+    return {"toy"} if exercise.startswith("ex05") else set()
 
 
 def imported(tree):
@@ -57,9 +77,47 @@ def refusal(exercise, source):
     return None
 
 
+def is_stub(exercise, source):
+    """Is this text the exercise as it is handed out? Only the text is asked, no other file.
+
+    A stub has imports and then its function, which only raises NotImplementedError (exercise 9's is
+    BUGGY). Docstrings and comments do not count, nor does what runs only as a script. A text with
+    anything else in it is somebody's attempt, and so is one that cannot be parsed.
+    """
+    if len(source) > 10_000:  # four times the longest one; the parser never sees more
+        return False
+    try:
+        return holds_stub(exercise, ast.parse(source))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+
+
+def holds_stub(exercise, tree):
+    """is_stub, of the parsed text."""
+    body = [node for node in tree.body if not remark(node)]
+    if not body or not isinstance(body[-1], ast.FunctionDef):
+        return False
+    *before, function = body
+    function.body = [node for node in function.body if not remark(node)]
+    if not all(isinstance(node, (ast.Import, ast.ImportFrom)) for node in before):
+        return False
+    if exercise.startswith("ex09"):
+        return ast.dump(function) == ast.dump(ast.parse(BUGGY).body[0])
+    plain = function.name == exercise[len("ex01_"):] and not function.decorator_list
+    return plain and [ast.unparse(node).partition("(")[0] for node in function.body] == [
+        "raise NotImplementedError"]
+
+
+def remark(node):
+    """Does this statement do nothing when the file is imported: a text, or `if __name__ == ...`?"""
+    if isinstance(node, ast.If):
+        return ast.unparse(node.test) == "__name__ == '__main__'" and not node.orelse
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
 def source_of(path):
     """The text of a file of at most SIZE characters, its lines ended in one way."""
-    with open(path, encoding="utf-8") as file:
+    with open(path, encoding="utf-8-sig") as file:  # some editors begin a file with U+FEFF
         text = file.read(SIZE + 1)
     if len(text) > SIZE:
         raise ValueError(f"it is longer than {SIZE} characters.")
@@ -83,24 +141,45 @@ class Recorded:
         return self.function(*args, **kwargs)
 
 
-def load(exercise, folder=HERE):
-    """The function of exNN_name.py in this folder, as Recorded; Wrong where there is none."""
-    path, name = Path(folder).resolve() / f"{exercise}.py", exercise[len("ex01_"):]
+class Answers:
+    """Imports of one answer by another, always from the folder that is marked.
+
+    Without this, Python would take the file of this folder, which is a stub or somebody else's.
+    """
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def find_spec(self, name, path=None, target=None):
+        """Called by `import`; None leaves the name to Python."""
+        return spec(name, self.folder) if name in EXERCISES else None
+
+
+def spec(exercise, folder):
+    """How to import this exercise's file, once it is seen to be acceptable; Wrong if it is not."""
+    path = folder / f"{exercise}.py"
     if not path.is_file():
         raise Wrong(f"{path} is not there.")
     try:
         reason = refusal(exercise, source_of(path))
-    except (SyntaxError, ValueError, RecursionError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise Wrong(f"{path.name} is no Python that can be read: {error}") from None
     if reason:
         raise Wrong(f"{path.name} is no answer.\n{reason}")
+    return importlib.util.spec_from_file_location(exercise, path)
+
+
+def load(exercise, folder=HERE):
+    """The function of exNN_name.py in this folder, as Recorded; Wrong where there is none."""
+    folder, name = Path(folder).resolve(), exercise[len("ex01_"):]
+    found = spec(exercise, folder)
+    sys.meta_path.insert(0, Answers(folder))
     for place in (str(folder), str(ROOT)):  # last, so that no file of a reader hides a library
         if place not in sys.path:
             sys.path.append(place)
-    spec = importlib.util.spec_from_file_location(exercise, path)
-    module = sys.modules[exercise] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = sys.modules[exercise] = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
     function = getattr(module, name, None)
     if not callable(function):
-        raise Wrong(f"{path.name} defines no function {name}.")
-    return Recorded(function, path)
+        raise Wrong(f"{exercise}.py defines no function {name}.")
+    return Recorded(function, Path(found.origin))

@@ -5,6 +5,7 @@
     python -m pytest exercises --attempts=FOLDER  # the ex*.py of another folder, as mark.py does
 """
 import os
+import re
 import sys
 import textwrap
 import traceback
@@ -37,7 +38,18 @@ def pytest_addoption(parser):
                     help="add a line to this file for each mark that passed, at once")
 
 
+def check_name(keyword):
+    """`-k ex1` would mark exercise 10, and `-k ex7` nothing."""
+    names = [exercise[:4] for exercise in attempts.EXERCISES]
+    for digits in re.findall(r"(?<![a-z])ex(\d+)", keyword.lower()):
+        if f"ex{digits}" not in [*names, "ex0"]:
+            two = f" Write two digits: ex0{digits}." if f"ex0{digits}" in names else ""
+            raise pytest.UsageError(f"-k {keyword}: no exercise is called ex{digits}, they are "
+                                    f"{names[0]} ... {names[-1]}.{two}")
+
+
 def pytest_configure(config):
+    check_name(config.option.keyword)
     if config.option.write_marks:
         write_to.append(Path(config.option.write_marks).resolve())
     # PyTorch warns about its own parts on import. The student cannot change that.
@@ -145,8 +157,13 @@ def pytest_sessionfinish():
             file.write("finished\n")
 
 
-def pytest_terminal_summary(terminalreporter):
+def pytest_terminal_summary(terminalreporter, exitstatus, config):
     """One line per exercise, after pytest's own."""
+    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+        asked = f": no exercise is called {config.option.keyword!r}" * bool(config.option.keyword)
+        number, = re.findall(r"ex\d\d", " ".join(config.args))[:1] or ["ex01"]
+        terminalreporter.write_line(f"Nothing was marked{asked}. They are ex01 ... ex10, as in: "
+                                    f"python -m pytest exercises -k {number}")
     marks = {}
     for outcome in ("passed", "failed", "error", "skipped"):
         for report in terminalreporter.stats.get(outcome, []):

@@ -18,3 +18,7 @@ def completion_logprobs(logits, ids, prompt_length, temperature=1.0):
     Column t belongs to ids[:, P + t]. Do not change logits and ids.
     """
     raise NotImplementedError
+
+
+if __name__ == "__main__":
+    raise SystemExit("Mark it with: python -m pytest exercises -k ex02")

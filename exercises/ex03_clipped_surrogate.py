@@ -24,3 +24,7 @@ def clipped_surrogate(ratio, A, low, high):
     Do not change ratio and A.
     """
     raise NotImplementedError
+
+
+if __name__ == "__main__":
+    raise SystemExit("Mark it with: python -m pytest exercises -k ex03")

@@ -20,3 +20,7 @@ def pass_at_k(correct, samples, k):
     Raises ValueError unless 1 <= k <= n.
     """
     raise NotImplementedError
+
+
+if __name__ == "__main__":
+    raise SystemExit("Mark it with: python -m pytest exercises -k ex04")

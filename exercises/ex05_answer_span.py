@@ -23,3 +23,7 @@ from toy import last_boxed  # noqa: F401  text -> (begin, stop) or None
 def answer_span(tokenizer, ids, text):
     """ids: list of int; text: their decoding. Returns (start, content, close, end), or None."""
     raise NotImplementedError
+
+
+if __name__ == "__main__":
+    raise SystemExit("Mark it with: python -m pytest exercises -k ex05")

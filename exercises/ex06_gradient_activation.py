@@ -28,3 +28,7 @@ import torch  # noqa: F401  in case you need it
 def gradient_activation(forward, spans):
     """Returns saliency (b, T), 0 on padding, detached. At least one row has a box."""
     raise NotImplementedError
+
+
+if __name__ == "__main__":
+    raise SystemExit("Mark it with: python -m pytest exercises -k ex06")

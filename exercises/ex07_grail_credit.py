@@ -2,7 +2,7 @@
 
 Within each completion, using only the tokens before its box:
 
-    z_t = (log s_t - mean) / std        population std, over those tokens' log s
+    z_t = (log s_t - mean) / std        population std (divided by n, not n - 1), over their log s
     w_t = clip(1 + 0.5 z_t, 0.5, 5)
 
 The content of the box gets 5. The rest of the box and all tokens after it get 1. Padding gets 0. A
@@ -30,3 +30,7 @@ def grail_credit(s, mask, spans, advantages):
     docs/walkthrough.md. A row without a box has -1 four times: a tensor cannot hold None.
     """
     raise NotImplementedError
+
+
+if __name__ == "__main__":
+    raise SystemExit("Mark it with: python -m pytest exercises -k ex07")

@@ -19,3 +19,7 @@ import torch  # noqa: F401  in case you need it
 def bilevel_weights(scores, q=0.25, beta=1.0):
     """scores: float tensor (T,), T >= 1; do not change it. Returns weights (T,), mean 1."""
     raise NotImplementedError
+
+
+if __name__ == "__main__":
+    raise SystemExit("Mark it with: python -m pytest exercises -k ex08")

@@ -23,3 +23,7 @@ import saliency  # noqa: F401
 def your_own_credit(forward):
     """forward: the Forward of b rows. Returns weights (b, T)."""
     raise NotImplementedError
+
+
+if __name__ == "__main__":
+    raise SystemExit("Mark it with: python -m pytest exercises -k ex10")

@@ -33,9 +33,12 @@ def shown(value, indent=0):
     return f"{value:.6g}" if isinstance(value, float) else repr(value)
 
 
-def beside(yours, expected):
-    """Both, one under the other."""
-    return f"yours     {shown(yours, 10)}\nexpected  {shown(expected, 10)}"
+def beside(yours, expected, about=""):
+    """Both, one under the other. about: of which part they are, where it is not all."""
+    about = f" ({about})" if about else ""
+    first, second = f"yours{about}     ", f"expected{about}  "
+    return (f"{first}{shown(yours, len(first))}\n"
+            f"{second}{shown(expected, len(second))}")
 
 
 def agree(yours, expected, tolerance):
@@ -44,31 +47,32 @@ def agree(yours, expected, tolerance):
     return torch.isclose(yours, expected, rtol=tolerance, atol=tolerance)
 
 
-def expect(yours, expected, tolerance=1e-4, mistakes=None, dtype=None, about="your answer"):
+def expect(yours, expected, tolerance=1e-4, mistakes=None, dtype=None, about=""):
     """Raise Wrong unless `yours` is a tensor like `expected`, a tensor or nested list of numbers.
 
     tolerance: absolute and relative, 0 for equal to the last digit. mistakes: {sentence: what that
-    mistake would have given}, so that the mark can tell the reader which one it was.
+    mistake would have given}, so that the mark can tell the reader which one it was. about: what
+    `yours` is, where it is not all that the reader's function returned.
     """
     if not torch.is_tensor(expected):
         floats = torch.tensor(expected).is_floating_point()
         expected = torch.tensor(expected, dtype=torch.float64 if floats else None)
+    name, both = about or "your answer", beside(yours, expected, about)
     if yours is None:
-        raise Wrong(f"{about} is None: is the `return` missing?\nexpected  {shown(expected, 10)}")
+        raise Wrong(f"{name} is None: is the `return` missing?\nexpected  {shown(expected, 10)}")
     if not torch.is_tensor(yours):
-        raise Wrong(f"{about} is a {type(yours).__name__} and must be a tensor.\n"
-                    f"{beside(yours, expected)}")
+        raise Wrong(f"{name} is a {type(yours).__name__} and must be a tensor.\n{both}")
     if yours.shape != expected.shape:
-        raise Wrong(f"{about} has shape {tuple(yours.shape)} and must have "
-                    f"{tuple(expected.shape)}.\n{beside(yours, expected)}")
+        raise Wrong(f"{name} has shape {tuple(yours.shape)} and must have "
+                    f"{tuple(expected.shape)}.\n{both}")
     if dtype is not None and yours.dtype != dtype:
-        raise Wrong(f"{about} is {str(yours.dtype).removeprefix('torch.')} and must be "
-                    f"{str(dtype).removeprefix('torch.')}.\n{beside(yours, expected)}")
+        raise Wrong(f"{name} is {str(yours.dtype).removeprefix('torch.')} and must be "
+                    f"{str(dtype).removeprefix('torch.')}.\n{both}")
     same = agree(yours, expected, tolerance)
     if same.all():
         return
     at = tuple((~same).nonzero()[0].tolist())
-    lines = [beside(yours, expected)]
+    lines = [both]
     if expected.numel() > 1:
         lines.append(f"They differ first at {list(at)}: {shown(yours[at].item())} instead of "
                      f"{shown(expected[at].item())}.")
@@ -79,6 +83,26 @@ def expect(yours, expected, tolerance=1e-4, mistakes=None, dtype=None, about="yo
         if value.shape == yours.shape and agree(yours, value, max(tolerance, 1e-5)).all():
             lines.append(f"It looks like this mistake: {sentence}")
     raise Wrong("\n".join(lines))
+
+
+def expect_unchanged(now, before, name):
+    """Raise Wrong unless `now`, a tensor or list that the reader's function was given under this
+    name, is still what it was `before`."""
+    where = ""
+    if torch.is_tensor(now) and now.shape == before.shape:
+        now, before = now.detach(), before.detach()
+        same = (now == before) | (now.isnan() & before.isnan())
+        if same.all():
+            return
+        at = tuple((~same).nonzero()[0].tolist())
+        where = (f": after your function ran it is {shown(now[at].item())} at {list(at)} and was "
+                 f"{shown(before[at].item())}")
+    elif not torch.is_tensor(now) and now == before:
+        return
+    both = (f"\n{name} before your function ran  {shown(before, len(name) + 26)}"
+            f"\n{name} after your function ran   {shown(now, len(name) + 26)}")
+    large = torch.is_tensor(now) and now.numel() > WHOLE
+    raise Wrong(f"{name} was changed in place{where}. Work on a copy.{'' if large else both}")
 
 
 def expect_equal(yours, expected):

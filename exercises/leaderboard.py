@@ -20,7 +20,8 @@ from types import SimpleNamespace
 from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-import ex10_your_own_credit
+from attempts import load
+from expected import Wrong
 
 import grail
 import problems
@@ -59,7 +60,7 @@ def run(name, seed, credit, held_out):
                 train(config, credit)
         except NotImplementedError:
             raise BadInput("ex10_your_own_credit.py has no answer yet; write one, and "
-                                    "mark it before you train it.") from None
+                           "mark it before you train it.") from None
     samples = folder / "held_out.jsonl"
     model, tokenizer = problems.load_policy(folder / "checkpoint")
     evaluate(model, tokenizer, held_out, samples=SAMPLES, quiet=True, path=samples,
@@ -99,9 +100,13 @@ def main():
         raise BadInput(f"{name!r} cannot be an attempt's name; take letters and digits.")
     if name in [row["name"] for row in entries()]:
         raise BadInput(f"{name!r} is on the board; give another name.")
+    try:
+        credit = load("ex10_your_own_credit").function
+    except Wrong as error:
+        raise BadInput(str(error)) from None
     for seed in SEEDS:  # a name that was stopped before it was on the board, of older code perhaps
         shutil.rmtree(BOARD / f"{name}-seed{seed}", ignore_errors=True)
-    credits = BASELINES | {name: ex10_your_own_credit.your_own_credit}
+    credits = BASELINES | {name: credit}
     wanted = [(who, seed) for who in (name, *BASELINES) for seed in SEEDS]
     missing = sum(not finished(*one) for one in wanted)
     print(f"{missing} runs of {STEPS} steps to make: about {missing * SECONDS / 60:.0f} minutes on "

@@ -4,7 +4,8 @@
     python exercises/mark.py submissions --feedback feedback     # and a text to hand back
 
 A sub-folder holds any of ex01_*.py ... ex10_*.py, at any depth. An exercise's column has the number
-of marks that passed. It is empty if nothing was handed in or the stub is unchanged.
+of marks that passed. It is empty if nothing was handed in or the function is still that of the
+stub. What a stub is does not depend on the files of this folder, which may hold answers.
 
 Each exercise of each student runs in its own process, in an empty folder, for at most --seconds and
 8 GiB. Code that fails, hangs, exits or prints without end only costs its own author marks. This is
@@ -26,7 +27,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from attempts import EXERCISES, HERE, ROOT, SIZE, source_of  # noqa: E402
+from attempts import EXERCISES, HERE, ROOT, SIZE, is_stub, source_of  # noqa: E402
 
 KEPT = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "SYSTEMROOT", "PYTHONPATH")
 # As a child of this shell, a submission that kills its parent kills the shell. Kilobytes of memory,
@@ -50,11 +51,15 @@ def find(folder, exercise):
     return min(found)[3] if found else None
 
 
-def copy(path, exercise, folder):
-    """The attempt under its proper name, and the Python files that stand beside it."""
-    for other in sorted(path.parent.glob("*.py"))[:50]:
-        if other.is_file() and not other.is_symlink() and other.stat().st_size <= SIZE:
-            shutil.copyfile(other, folder / other.name)
+def copy(student, path, exercise, folder):
+    """The attempt under its proper name, and what it may import: the student's other answers and
+    the Python files that stand beside it."""
+    answers = {f"{name}.py": find(student, name) for name in EXERCISES}
+    beside = {other.name: other for other in sorted(path.parent.glob("*.py"))[:50]}
+    for name, other in (beside | answers).items():
+        plain = other and other.is_file() and not other.is_symlink()
+        if plain and other.stat().st_size <= SIZE and os.access(other, os.R_OK):
+            shutil.copyfile(other, folder / name)
     shutil.copyfile(path, folder / f"{exercise}.py")
 
 
@@ -117,12 +122,12 @@ def mark(folder, exercise, seconds):
     try:
         if path.is_symlink() or not path.is_file() or path.stat().st_size > SIZE:
             return 0, "no plain file of usual size", ""
-        if source_of(path) == source_of(HERE / f"{exercise}.py"):
-            return None, "", "the stub, unchanged"
+        if is_stub(exercise, source_of(path)):
+            return None, "", "no answer yet: the function is still that of the stub"
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
             attempt = Path(place) / "attempt"
             attempt.mkdir()
-            copy(path, exercise, attempt)
+            copy(folder, path, exercise, attempt)
             return run(exercise, attempt, Path(place), seconds)
     except (OSError, ValueError) as error:
         return 0, f"cannot be read: {error}", ""

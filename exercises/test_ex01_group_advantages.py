@@ -1,6 +1,6 @@
 """Marks exercise 1."""
 import torch
-from expected import expect, expect_equal
+from expected import expect, expect_unchanged
 
 ROOT3 = 3 ** 0.5
 
@@ -20,7 +20,7 @@ def test_above_and_below_the_mean_of_its_own_group(attempt):
     """Each completion is compared with its own group. The mean over the whole batch would punish
     every completion of a hard problem and praise every one of an easy problem."""
     rewards = torch.tensor([[1.0, 0, 0, 0], [1, 1, 0, 1]])
-    expect(attempt(rewards), [[.75, -.25, -.25, -.25], [.25, .25, -.75, .25]], mistakes={
+    expect(attempt(rewards.clone()), [[.75, -.25, -.25, -.25], [.25, .25, -.75, .25]], mistakes={
         "the mean is that of the whole batch": rewards - rewards.mean(),
         "the mean is taken along the wrong axis, over problems": rewards - rewards.mean(0),
         "the group's other completions alone are the baseline":
@@ -42,7 +42,7 @@ def test_the_std_of_its_own_group(attempt):
     earns depends on which other problems happened to be drawn."""
     rewards = torch.tensor([[1.0, 0, 0, 0], [1, 1, 0, 0]])
     centred = rewards - rewards.mean(1, keepdim=True)
-    expect(attempt(rewards, scale_by_std=True),
+    expect(attempt(rewards.clone(), scale_by_std=True),
            [[ROOT3, -1 / ROOT3, -1 / ROOT3, -1 / ROOT3], [1, 1, -1, -1]], mistakes={
                "the std is that of the whole batch": centred / rewards.std(unbiased=False),
                "the std is that of the whole batch, and divides by G - 1": centred / rewards.std()})
@@ -50,10 +50,11 @@ def test_the_std_of_its_own_group(attempt):
 
 def test_a_group_of_equal_rewards_gets_exactly_zero(attempt):
     """A group of equal rewards has nothing to say, whatever the value. In fp32 the mean of seven
-    times 0.1 is not 0.1; what is left over must not become an advantage."""
+    times 0.1 is not 0.1; what is left over must not become an advantage. Ask whether all rewards of
+    the group are equal, and put 0 there."""
     rewards = torch.tensor([[0.1] * 7, [0.0] * 7, [1.0] * 7])
     for scale_by_std in (False, True):
-        expect(attempt(rewards, scale_by_std), torch.zeros(3, 7), tolerance=0)
+        expect(attempt(rewards.clone(), scale_by_std), torch.zeros(3, 7), tolerance=0)
 
 
 def test_one_equal_group_among_others(attempt):
@@ -61,9 +62,9 @@ def test_one_equal_group_among_others(attempt):
     its zeros must not wait until all groups are equal."""
     rewards = torch.tensor([[0.1] * 7, [1.0] + [0.0] * 6])
     for scale_by_std in (False, True):
-        yours = attempt(rewards, scale_by_std)
+        yours = attempt(rewards.clone(), scale_by_std)
         expect(yours, by_loops(rewards, scale_by_std))
-        expect(yours[0], torch.zeros(7), tolerance=0, about="the row of the equal group")
+        expect(yours[0], torch.zeros(7), tolerance=0, about="row 0")
 
 
 def test_the_rewards_are_left_as_they_were(attempt):
@@ -73,7 +74,7 @@ def test_the_rewards_are_left_as_they_were(attempt):
         rewards = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
         right = by_loops(rewards, scale_by_std)
         expect(attempt(rewards, scale_by_std), right)
-        expect_equal(rewards.tolist(), [[1.0, 0.0], [0.5, 0.5]])
+        expect_unchanged(rewards, torch.tensor([[1.0, 0.0], [0.5, 0.5]]), "rewards")
 
 
 def test_any_number_of_problems_completions_and_rewards(attempt):
@@ -86,4 +87,8 @@ def test_any_number_of_problems_completions_and_rewards(attempt):
         batches += [binary, torch.randn(N, G, generator=generator) * 3 - 1]
     for rewards in batches:
         for scale_by_std in (False, True):
-            expect(attempt(rewards, scale_by_std), by_loops(rewards, scale_by_std))
+            expect(attempt(rewards.clone(), scale_by_std), by_loops(rewards, scale_by_std))
+
+
+if __name__ == "__main__":
+    raise SystemExit("Mark it with: python -m pytest exercises -k ex01")

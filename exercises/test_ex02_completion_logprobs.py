@@ -2,7 +2,7 @@
 import math
 
 import torch
-from expected import expect, expect_true
+from expected import expect, expect_true, expect_unchanged
 
 
 def example(B=2, L=5, V=3, seed=0):
@@ -27,7 +27,7 @@ def test_each_token_is_scored_by_the_position_before_it(attempt):
     the completion's first token stand at the prompt's last position, P - 1."""
     logits, ids = example()
     for P in (2, 1, 4):
-        expect(attempt(logits, ids, P), by_hand(logits, ids, P, 1.0), mistakes={
+        expect(attempt(logits.clone(), ids.clone(), P), by_hand(logits, ids, P, 1.0), mistakes={
             "each token is scored by its own position": by_hand(logits, ids, P, 1.0, back=0),
             "the sign is turned: this is the loss of cross_entropy": -by_hand(logits, ids, P, 1.0),
             "these are probabilities, without the log": by_hand(logits, ids, P, 1.0).exp()})
@@ -38,7 +38,7 @@ def test_the_temperature_divides_the_logits(attempt):
     probabilities must still sum to 1."""
     logits, ids = example()
     for T in (0.7, 1.3):
-        expect(attempt(logits, ids, 2, T), by_hand(logits, ids, 2, T), mistakes={
+        expect(attempt(logits.clone(), ids.clone(), 2, T), by_hand(logits, ids, 2, T), mistakes={
             "the temperature is not used": by_hand(logits, ids, 2, 1.0),
             "the logits are multiplied by the temperature": by_hand(logits, ids, 2, 1 / T),
             "log-probabilities, not logits, are divided": by_hand(logits, ids, 2, 1.0) / T})
@@ -55,14 +55,17 @@ def test_the_gradient_flows_and_the_last_position_has_none(attempt):
     """The loss is made of these numbers, so they stay in the graph: no detach, no no_grad. The last
     position predicts a token that is not there, and those of the prompt do not count."""
     logits, ids = example()
+    right, before = by_hand(logits, ids, 2, 1.0), (logits.clone(), ids.clone())
     logits.requires_grad_()
     yours = attempt(logits, ids, 2)
-    expect(yours, by_hand(logits, ids, 2, 1.0))
+    expect(yours, right)
+    expect_unchanged(logits, before[0], "logits")  # or the gradient is that of other numbers
+    expect_unchanged(ids, before[1], "ids")
     expect_true(yours.requires_grad, "Your result has no gradient: it left the graph on the way.")
     yours.sum().backward()
     expect_true(logits.grad is not None, "Your result's gradient does not reach the logits.")
     expect((logits.grad.abs().sum(-1) > 0).int(), [[0, 1, 1, 1, 0]] * 2, tolerance=0,
-           about="which positions get a gradient (1) and which do not (0)")
+           about="1 where a position gets a gradient, 0 where it does not")
 
 
 def test_any_size_and_nothing_is_changed(attempt):
@@ -72,6 +75,11 @@ def test_any_size_and_nothing_is_changed(attempt):
     for B, L, V, P, T in sizes:
         logits, ids = example(B, L, V, seed=L)
         before = logits.clone(), ids.clone()
-        expect(attempt(logits, ids, P, T), by_hand(logits, ids, P, T))
-        expect(logits, before[0], tolerance=0, about="the logits, after your function ran,")
-        expect(ids, before[1], tolerance=0, about="the ids, after your function ran,")
+        right = by_hand(logits, ids, P, T)
+        expect(attempt(logits, ids, P, T), right)
+        expect_unchanged(logits, before[0], "logits")
+        expect_unchanged(ids, before[1], "ids")
+
+
+if __name__ == "__main__":
+    raise SystemExit("Mark it with: python -m pytest exercises -k ex02")

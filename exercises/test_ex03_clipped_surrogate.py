@@ -1,6 +1,6 @@
 """Marks exercise 3."""
 import torch
-from expected import expect, expect_true
+from expected import expect, expect_true, expect_unchanged
 
 RATIO = torch.tensor([[1.5, 0.5, 1.5, 0.5, 1.0]])
 A = torch.tensor([[1.0, 1.0, -1.0, -1.0, -1.0]])
@@ -21,7 +21,7 @@ def test_the_table(attempt):
     """The pessimist takes the smaller number for both signs. A bad token whose ratio rose costs its
     full 1.5; one that already fell to 0.5 earns no more than at 0.8."""
     clipped = RATIO.clamp(0.8, 1.2)
-    expect(attempt(RATIO, A, 0.2, 0.2), [[1.2, 0.5, -1.5, -0.8, -1.0]], mistakes={
+    expect(attempt(RATIO.clone(), A.clone(), 0.2, 0.2), [[1.2, 0.5, -1.5, -0.8, -1.0]], mistakes={
         "nothing is clipped": RATIO * A,
         "the clipped ratio is always taken": clipped * A,
         "the larger of the two numbers is taken": torch.max(RATIO * A, clipped * A),
@@ -43,12 +43,14 @@ def test_low_and_high_are_two_numbers(attempt):
 def test_where_the_gradient_stops(attempt):
     """It stops where the update went too far already, and only there: a good token above 1 + high,
     a bad one below 1 - low. On the wrong side of 1 the gradient must still push back."""
-    ratio = RATIO.clone().requires_grad_()
-    yours = attempt(ratio, A, 0.2, 0.2)
+    ratio, advantages = RATIO.clone().requires_grad_(), A.clone()
+    yours = attempt(ratio, advantages, 0.2, 0.2)
     expect(yours, by_cases(RATIO, A, 0.2, 0.2)[0])
+    expect_unchanged(ratio, RATIO, "ratio")  # or the gradient is that of other numbers
+    expect_unchanged(advantages, A, "A")
     expect_true(yours.requires_grad, "Your result has no gradient: it left the graph on the way.")
     yours.sum().backward()
-    expect(ratio.grad, [[0.0, 1.0, -1.0, 0.0, -1.0]], about="the gradient of your result's sum")
+    expect(ratio.grad, [[0.0, 1.0, -1.0, 0.0, -1.0]], about="gradient of your result's sum")
 
 
 def test_one_advantage_a_row_is_enough(attempt):
@@ -69,7 +71,11 @@ def test_any_advantage_and_nothing_is_changed(attempt):
         value, slope = by_cases(before[0], advantages, low, high)
         yours = attempt(ratio, advantages, low, high)
         expect(yours, value)
+        expect_unchanged(ratio, before[0], "ratio")
+        expect_unchanged(advantages, before[1], "A")
         yours.sum().backward()
-        expect(ratio.grad, slope, about="the gradient of your result's sum")
-        expect(ratio.detach(), before[0], tolerance=0, about="the ratio, after your function ran,")
-        expect(advantages, before[1], tolerance=0, about="A, after your function ran,")
+        expect(ratio.grad, slope, about="gradient of your result's sum")
+
+
+if __name__ == "__main__":
+    raise SystemExit("Mark it with: python -m pytest exercises -k ex03")

@@ -1,7 +1,7 @@
 """Marks exercise 5."""
 import random
 
-from expected import Wrong, expect_equal, expect_true
+from expected import Wrong, expect_equal, expect_true, expect_unchanged
 
 BOX = "\\boxed{"
 
@@ -32,9 +32,9 @@ def span(attempt, *pieces):
     """What the attempt answers for a completion of these tokens, one id each."""
     tokenizer, ids = Pieces(pieces), list(range(len(pieces)))
     found = attempt(tokenizer, ids, tokenizer.decode(ids, skip_special_tokens=True))
+    expect_unchanged(ids, list(range(len(pieces))), "ids")
     expect_true(found is None or isinstance(found, (tuple, list)) and len(found) == 4,
                 f"The answer must be four numbers or None; yours is {found!r}.")
-    expect_equal(ids, list(range(len(pieces))))
     return found if found is None else tuple(int(number) for number in found)
 
 
@@ -132,3 +132,7 @@ def test_any_text_cut_anywhere(attempt):
             data = data[size:]
             pieces += [None] * (draw.random() < 0.05)
         expect_equal(span(attempt, *pieces), by_bytes(pieces))
+
+
+if __name__ == "__main__":
+    raise SystemExit("Mark it with: python -m pytest exercises -k ex05")

@@ -2,26 +2,28 @@
 import math
 
 import torch
-from expected import expect
+from expected import expect, expect_unchanged
 
 RISING = [0.01, 0.02, 0.04, 0.08]  # log s in even steps: z = -1.3416, -0.4472, 0.4472, 1.3416
 W = [0.5, 0.776393, 1.223607, 1.670821]
 NONE = (-1, -1, -1, -1)
 
 
-def by_loops(s, mask, spans, advantages, sample=False, everything=False, early=False):
-    """The definition, a row and a token at a time. The three flags are mistakes, for messages."""
+def by_loops(s, mask, spans, advantages, mistake=""):
+    """The definition, a row and a token at a time. A mistake is made on purpose, for messages:
+    one of sample, everything, early, padded, boxless."""
     rows = []
     for i, (start, content, close, _) in enumerate(spans.tolist()):
         n = int(mask[i].sum())
         w = [1.0] * n + [0.0] * (len(mask[i]) - n)
-        if start >= 2 and advantages[i] <= 0:
-            largest = max(max(s[i, :start if early else n].double().tolist()), 1e-30)
+        if (start >= 2 or mistake == "boxless") and advantages[i] <= 0:
+            seen = {"early": start, "padded": len(s[i])}.get(mistake, n)
+            largest = max(max(s[i, :seen].double().tolist()), 1e-30)
             logs = [math.log(x + 1e-8 * largest) for x in s[i, :n].double().tolist()]
-            used = logs if everything else logs[:start]
+            used = logs if mistake == "everything" else logs[:start]
             mean = sum(used) / len(used)
-            variance = sum((x - mean) ** 2 for x in used) / (len(used) - sample)
-            for t in range(start):
+            variance = sum((x - mean) ** 2 for x in used) / (len(used) - (mistake == "sample"))
+            for t in range(n)[:start]:
                 z = (logs[t] - mean) / math.sqrt(variance + 1e-8)
                 w[t] = min(5.0, max(0.5, 1 + 0.5 * z))
             w[content:close] = [5.0] * (close - content)
@@ -42,8 +44,8 @@ def test_by_hand(attempt):
     case = torch.tensor([s]), torch.ones(1, 8).bool(), torch.tensor([span]), torch.tensor([-0.5])
     right = by_loops(*case)
     expect(weights(attempt, s, span), [W + [1, 5, 1, 1]], mistakes={
-        "mean and std are taken over all tokens": by_loops(*case, everything=True),
-        "the std is torch's default, which divides by n - 1": by_loops(*case, sample=True),
+        "mean and std are taken over all tokens": by_loops(*case, mistake="everything"),
+        "the std is torch's default, which divides by n - 1": by_loops(*case, mistake="sample"),
         "the whole box has weight 5, marker and brace too": [W + [5, 5, 5, 1]],
         "the content of the box has no weight of its own": [W + [1, 1, 1, 1]],
         "the lower end of the clip is missing": [[0.329180] + W[1:] + [1, 5, 1, 1]],
@@ -59,17 +61,27 @@ def test_the_scale_of_the_saliency_does_not_matter(attempt):
 
 
 def test_padding_gets_nothing_and_changes_nothing(attempt):
-    """Padding has weight 0 and may hold any number, NaN too. 0 times NaN is NaN: choose with
-    torch.where, do not multiply."""
+    """Padding has weight 0 and may hold any number. A large one must not become the largest s of
+    the floor: take that over the mask. And 0 times NaN is NaN: choose with torch.where, do not
+    multiply."""
     for padding in ([0.7, 0.7], [1e6, 0.0], [math.nan, math.inf]):
-        expect(weights(attempt, RISING + [0.0] * 3, (4, 5, 6, 7), padding=padding),
-               [W + [1, 5, 1, 0, 0]])
+        s = torch.tensor([RISING + [0.0] * 3 + padding])
+        mask, span = torch.arange(9)[None] < 7, torch.tensor([[4, 5, 6, 7]])
+        right = W + [1, 5, 1, 0, 0]
+        expect(weights(attempt, RISING + [0.0] * 3, (4, 5, 6, 7), padding=padding), [right],
+               mistakes={
+            "the largest s is taken over the padding, too":
+                by_loops(s, mask, span, torch.tensor([-0.5]), mistake="padded"),
+            "padding has a weight": [right[:7] + [1, 1]]})
 
 
 def test_rows_that_stay_as_they_are(attempt):
     """No box, fewer than two tokens before it, or better than its group: weight 1 everywhere, on
     the content of the box as well. Two tokens before the box are enough."""
-    expect(weights(attempt, RISING, NONE), [[1.0] * 4])
+    case = torch.tensor([RISING]), torch.ones(1, 4).bool(), torch.tensor([NONE])
+    expect(weights(attempt, RISING, NONE), [[1.0] * 4], mistakes={
+        "-1 is used as an index; in Python it means the last place":
+            by_loops(*case, torch.tensor([-0.5]), mistake="boxless")})
     expect(weights(attempt, RISING, (0, 1, 2, 3)), [[1.0] * 4])
     expect(weights(attempt, RISING, (1, 2, 3, 4)), [[1.0] * 4])
     expect(weights(attempt, RISING + [0.0] * 3, (4, 5, 6, 7), A=0.5), [[1.0] * 7])
@@ -111,7 +123,7 @@ def test_the_floor_takes_the_largest_s_of_the_whole_completion(attempt):
     case = torch.tensor([s]), torch.ones(1, 7).bool(), torch.tensor([[4, 5, 6, 7]])
     A = torch.tensor([-0.5])
     expect(weights(attempt, s, (4, 5, 6, 7)), by_loops(*case, A), 1e-3, mistakes={
-        "the floor is made of the largest s before the box": by_loops(*case, A, early=True)})
+        "the floor is made of the largest s before the box": by_loops(*case, A, mistake="early")})
 
 
 def test_all_saliencies_are_zero(attempt):
@@ -129,7 +141,7 @@ def test_one_token_may_have_all_the_rest(attempt):
 
 def test_rows_do_not_mix(attempt):
     """Each completion has its own mean, std and floor, so what else is in the batch changes
-    nothing. Nor are s, the mask or the spans changed in place."""
+    nothing. Nor is s, the mask, spans or advantages changed in place."""
     generator = torch.Generator().manual_seed(6)
     for _ in range(20):
         scale = 10.0 ** torch.randint(-6, 6, (6, 1), generator=generator)              # (6, 1)
@@ -141,7 +153,12 @@ def test_rows_do_not_mix(attempt):
         spans = torch.stack([start, start + 1, start + 2, start + 3], 1)               # (6, 4)
         spans[4], spans[5, 1:3] = -1, spans[5, 3] - 1  # no box; an empty one
         A = torch.tensor([-0.5, 0.5, 0.0, -0.1, -0.3, -0.2])                           # (6,)
-        before = s.clone(), mask.clone(), spans.clone()
-        expect(attempt(s, mask, spans, A), by_loops(s, mask, spans, A), 1e-3)
-        for name, now, then in zip(("s", "mask", "spans"), (s, mask, spans), before):
-            expect(now, then, tolerance=0, about=f"{name}, after your function ran,")
+        before = s.clone(), mask.clone(), spans.clone(), A.clone()
+        names, right = ("s", "mask", "spans", "advantages"), by_loops(s, mask, spans, A)
+        expect(attempt(s, mask, spans, A), right, 1e-3)
+        for name, now, then in zip(names, (s, mask, spans, A), before):
+            expect_unchanged(now, then, name)
+
+
+if __name__ == "__main__":
+    raise SystemExit("Mark it with: python -m pytest exercises -k ex07")

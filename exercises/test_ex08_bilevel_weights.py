@@ -2,7 +2,7 @@
 import math
 
 import torch
-from expected import expect
+from expected import expect, expect_unchanged
 
 
 def by_loops(scores, q=0.25, beta=1.0, tau=None, floor=0.1, log=math.log1p, renormalise=True):
@@ -75,12 +75,14 @@ def test_equal_scores_and_a_single_token_keep_weight_one(attempt):
 
 
 def test_many_at_the_minimum_means_nothing_is_suppressed(attempt):
-    """tau = 0, and no n is below it: w = 1, 1, 1, 2. Dividing by tau must not hurt."""
+    """tau = 0, and no n is below it: w = 1, 1, 1, 2. Add 1e-8 to tau
+    before you divide by it."""
     expect(weights(attempt, [0.0, 0.0, 0.0, 1.0]), [.8, .8, .8, 1.6], 1e-5)
 
 
 def test_tau_may_be_one(attempt):
-    """Then 1 - tau is 0, and what is at tau has weight 1: w = .1, 1, 1, 1."""
+    """Then 1 - tau is 0: add 1e-8 to it before you divide by it. What is at tau has weight 1: w =
+    .1, 1, 1, 1."""
     expect(weights(attempt, [0.0, 1.0, 1.0, 1.0], q=0.5), [.129032, 1.290323, 1.290323, 1.290323],
            1e-5)
 
@@ -103,4 +105,8 @@ def test_any_scores_and_nothing_is_changed(attempt):
             before = scores.clone()
             expect(attempt(scores, q, beta), by_loops(before.tolist(), q, beta), 1e-5,
                    mistakes(before.tolist(), q, beta))
-            expect(scores, before, tolerance=0, about="the scores, after your function ran,")
+            expect_unchanged(scores, before, "scores")
+
+
+if __name__ == "__main__":
+    raise SystemExit("Mark it with: python -m pytest exercises -k ex08")

@@ -1,6 +1,6 @@
 """Marks exercise 10: the rules. Whether it is any good is for leaderboard.py to say."""
 import torch
-from expected import Wrong, expect, expect_true
+from expected import Wrong, expect, expect_true, expect_unchanged
 from toy import forward_of
 
 
@@ -25,30 +25,32 @@ def test_finite_weights_without_gradient(attempt):
 def test_a_row_s_weights_depend_on_no_other_row(attempt):
     """Rows come in micro-batches, which are a matter of memory (--tokens-per-microbatch). A mean,
     a maximum or a softmax over the batch would make them change the update, and so does chance.
-    Padding is part of the batch too: it is as long as the longest row."""
+    Padding is part of the batch too: it is as long as the longest row. So take a row's statistics
+    over its own tokens, forward.completion_mask[i]."""
     _, forward = forward_of(range(6))
-    together, mask = attempt(forward), forward.completion_mask
+    mask = forward.completion_mask.clone()
+    together = attempt(forward)
     expect_true(torch.is_tensor(together), "Your weights are no tensor.")
     for rows in ([0, 1], [5, 4], [3], [2]):
         _, part = forward_of(rows)
-        apart, on = attempt(part), part.completion_mask
+        on = part.completion_mask.clone()
+        apart = attempt(part)
         for i, row in enumerate(rows):
             alone, among = apart[i][on[i]], together[row][mask[row]]
             scale = among.abs().max().clamp(min=1e-30)
             expect(alone / scale, among / scale, tolerance=0.01,
-                   about=f"what row {row} gets among other rows, over its largest weight,")
+                   about=f"row {row} alone and among others, over its largest weight")
 
 
 def test_the_policy_s_gradient_is_left_alone(attempt):
     """The loss is still to be derived from this forward: no backward(), retain_graph=True for
     torch.autograd.grad, and nothing of it is changed in place."""
     model, forward = forward_of(range(6))
-    names = ("logprobs", "entropy", "advantages", "rewards", "completion_mask", "embeddings")
-    before = {name: getattr(forward, name).detach().clone() for name in names}
+    before = {name: value.detach().clone() for name, value in vars(forward).items()
+              if torch.is_tensor(value)}
     expect_true(torch.is_tensor(attempt(forward)), "Your weights are no tensor.")
-    for name in names:
-        expect_true(torch.equal(getattr(forward, name).detach(), before[name]),
-                    f"forward.{name} was changed in place.")
+    for name, then in before.items():
+        expect_unchanged(getattr(forward, name), then, f"forward.{name}")
     expect_true(all(p.grad is None for p in model.parameters()),
                 "A parameter's .grad was written, by backward() as it seems.")
     try:
@@ -57,3 +59,7 @@ def test_the_policy_s_gradient_is_left_alone(attempt):
         raise Wrong(f"No loss can be derived from the forward any more: {error}") from None
     expect_true(any(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters()),
                 "The policy loss has no gradient any more.")
+
+
+if __name__ == "__main__":
+    raise SystemExit("Mark it with: python -m pytest exercises -k ex10")

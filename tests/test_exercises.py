@@ -4,13 +4,16 @@ Each wrong answer is a mistake that a reader makes; a mark that lets it through 
 Most are one edit of a right answer that is written here, independent of the project's own.
 """
 import csv
-import importlib
+import importlib.util
 import itertools
 import os
 import re
+import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -24,7 +27,7 @@ import expected
 import solutions
 import toy
 
-NAMES = sorted(path.stem for path in FOLDER.glob("ex[0-9]*.py"))
+NAMES = sorted(path.stem[len("test_"):] for path in FOLDER.glob("test_ex*.py"))
 
 
 def marks(name):
@@ -44,18 +47,61 @@ def failures(name, attempt):
 
 def test_there_are_ten_and_each_mark_has_its_sentence():
     assert len(NAMES) == 10 and all(len(marks(name)) >= 3 for name in NAMES)
-    assert {path.stem for path in FOLDER.glob("test_*.py")} == {f"test_{name}" for name in NAMES}
     for test in itertools.chain(*map(marks, NAMES)):
         assert len(test.__doc__.split()) >= 8, f"{test.__name__} does not say what it is there for"
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_stub_is_red_and_our_own_function_green(name):
+def test_our_own_function_is_green(name):
+    assert list(failures(name, getattr(solutions, name[5:]))) == []
+
+
+def text_of(name):
+    """The exercise's file, which may hold a reader's answer by now, or no text at all."""
+    path = FOLDER / f"{name}.py"
+    return path.read_text("utf-8", "replace") if path.is_file() else ""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_stub_is_red(name):
     """Every mark of a stub fails, and because nothing is there: not by a mistake of the mark."""
+    if not attempts.is_stub(name, text_of(name)):
+        pytest.skip(f"{name}.py is no stub any more; python -m pytest exercises -k {name[:4]}")
     found = dict(failures(name, getattr(importlib.import_module(name), name[5:])))
     wanted = expected.Wrong if name == "ex09_score" else NotImplementedError  # a bug hunt runs
     assert len(found) == len(marks(name)) and {type(e) for e in found.values()} == {wanted}
-    assert list(failures(name, getattr(solutions, name[5:]))) == []
+    assert attempts.refusal(name, text_of(name)) is None
+
+
+def stub(name, imports="import torch\n\n"):
+    """A stub as a reader may have saved it: written here, because the file may be an answer."""
+    plain = f"def {name[5:]}(*arguments):\n    'What it does.'\n    raise NotImplementedError\n"
+    return imports + (attempts.BUGGY if name == "ex09_score" else plain)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_stub_is_known_by_its_own_text(name):
+    """Whatever the folder holds. What a reader added to a stub, not to its text, is an attempt."""
+    text, function = stub(name), name[5:]
+    script = "\n\nif __name__ == '__main__':\n    raise SystemExit('x')\n"
+    for same in (text, f"'Exercise'\n{text}# mine\n", text + script, "import math\n" + text,
+                 text.replace("NotImplementedError", "NotImplementedError('not yet')"),
+                 text.replace("raise", "# my plan\n    raise").replace("\n", "\r\n")):
+        assert attempts.is_stub(name, same), same
+    deep = "if " + "-" * 5000 + "1:\n    pass\n"
+    for other in ("", "def f(:", "\0", "(" * 9000, deep, text + deep,
+                  text + "#" * 20_000, RIGHT[name], text + RIGHT[name], RIGHT[name] + text,
+                  f"{text}\nfrom mine import {function}\n", f"{text}\n{function} = max\n",
+                  text + script + f"else:\n    {function} = max\n", f"class A: pass\n{text}",
+                  text.replace("def ", "@mine\ndef "), text.replace(f"def {function}", "def f"),
+                  text.replace("raise NotImplementedError", "pass").replace("!= pad_id)", "!= 0)")):
+        assert not attempts.is_stub(name, other), other
+
+
+def test_the_machinery_is_there():
+    """It is named in attempts.py, so that a reader's own file in this folder is none of it."""
+    assert all((FOLDER / f"{name}.py").is_file() for name in attempts.MACHINERY - {"exercises"})
+    assert attempts.EXERCISES == NAMES
 
 
 # ------------------------------------------------------------------ right answers, not ours
@@ -459,6 +505,92 @@ def test_the_largest_s_before_the_box_is_told_by_name():
     assert "It looks like this mistake: the floor is made of the largest s before" in str(error)
 
 
+def spoil(value):
+    """Change a tensor or list in place, as far as a mark can see; False for anything else."""
+    if isinstance(value, list):
+        value.append(value[0])
+    elif torch.is_tensor(value):
+        value.data.copy_(value.data.roll(1, -1) if value.dtype == torch.bool else value.data + 1)
+    return isinstance(value, (list, torch.Tensor))
+
+
+def in_place(name, number, field=None):
+    """The right answer, which afterwards changes one of its arguments, or a field of it."""
+    right = function(name, RIGHT[name])
+
+    def changes(*arguments, **more):
+        found = right(*arguments, **more)
+        argument = arguments[number] if field is None else getattr(arguments[number], field)
+        assert spoil(argument), f"{name}: argument {number} {field} is not one to change"
+        return found
+    return changes
+
+
+FORWARD = ("embeddings", "position", "logprobs", "completion_mask", "ids", "hidden")
+CHANGED = [  # exercise, which argument, its field, what the message calls it
+    ("ex01_group_advantages", 0, None, "rewards"), ("ex02_completion_logprobs", 0, None, "logits"),
+    ("ex02_completion_logprobs", 1, None, "ids"), ("ex03_clipped_surrogate", 0, None, "ratio"),
+    ("ex03_clipped_surrogate", 1, None, "A"), ("ex04_pass_at_k", 0, None, "correct"),
+    ("ex05_answer_span", 1, None, "ids"), ("ex07_grail_credit", 0, None, "s"),
+    ("ex07_grail_credit", 1, None, "mask"), ("ex07_grail_credit", 2, None, "spans"),
+    ("ex07_grail_credit", 3, None, "advantages"), ("ex08_bilevel_weights", 0, None, "scores"),
+    ("ex09_score", 1, None, "prompts"), ("ex09_score", 2, None, "completions"),
+    *[("ex06_gradient_activation", 0, field, f"forward.{field}") for field in FORWARD],
+    *[("ex10_your_own_credit", 0, field, f"forward.{field}")
+      for field in (*FORWARD, "entropy", "advantages", "rewards")]]
+
+
+@pytest.mark.parametrize("name, number, field, called", CHANGED)
+def test_a_change_in_place_is_called_so_and_fails_nothing_else(name, number, field, called):
+    """The answer is right, so no mark may compare it with what it made of its arguments: that
+    message would show a right answer beside a wrong one and call it wrong."""
+    found = [str(error) for _, error in failures(name, in_place(name, number, field))]
+    assert found
+    for text in found:
+        assert text.startswith(f"{called} was changed in place"), text
+        assert "Work on a copy." in text and "after your function ran" in text
+
+
+def test_a_part_of_an_answer_is_shown_as_a_part():
+    """The row that is asked about, a gradient or the mask is not `yours`, the whole answer."""
+    with pytest.raises(expected.Wrong) as error:
+        expected.expect(torch.ones(2), [1.0, 0.0], about="row 0")
+    assert str(error.value) == ("yours (row 0)     [1, 1]\nexpected (row 0)  [1, 0]\n"
+                                "They differ first at [1]: 1 instead of 0.")
+    edits = {  # exercise: (old, new, what the message says)
+        "ex01_group_advantages": (EQUAL, "rewards.amax() == rewards.amin()", "yours (row 0)  "),
+        "ex03_clipped_surrogate": (MINIMUM, "torch.minimum(plain, bounded.detach())",
+                                   "yours (gradient of your result's sum)  "),
+        "ex06_gradient_activation": ("span[0]:span[3]", ":",
+                                     "yours (1 where your saliency is not 0)  "),
+        "ex09_score": ("    logprobs = logprobs *", "    mask = ids[:, P:] != pad\n"
+                       "    logprobs = logprobs *", "yours (mask)  ")}
+    for name, (old, new, says) in edits.items():
+        assert old in RIGHT[name]
+        found = failures(name, function(name, RIGHT[name].replace(old, new)))
+        assert any(says in str(error) for _, error in found), name
+
+
+@pytest.mark.parametrize("name, old, new, mark, sentence", [
+    ("ex07_grail_credit", "row[mask[i]].max()", "row.max()", "padding_gets_nothing",
+     "the largest s is taken over the padding, too"),
+    ("ex07_grail_credit", "start < 2", "0 <= start < 2", "rows_that_stay",
+     "-1 is used as an index; in Python it means the last place"),
+    ("ex01_group_advantages", "torch.where(equal, 0.0, centred)", "centred", "equal_rewards_gets",
+     "")])
+def test_the_mark_that_fails_first_names_the_mistake(name, old, new, mark, sentence):
+    assert old in RIGHT[name]
+    first, error = next(failures(name, function(name, RIGHT[name].replace(old, new))))
+    assert mark in first and sentence in str(error)
+    assert not sentence or f"It looks like this mistake: {sentence}" in str(error)
+
+
+def test_a_group_of_equal_rewards_is_told_what_to_do():
+    test, = (test for test in marks("ex01_group_advantages") if "equal_rewards" in test.__name__)
+    assert "Ask whether all rewards of the group are equal, and put 0 there." in " ".join(
+        test.__doc__.split())
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_no_mark_is_for_nothing(name):
     """An answer that returns None, or what it was given, passes not one mark."""
@@ -501,26 +633,60 @@ def test_another_s_function_is_no_answer(name):
     """The project's own, the marks' oracle, and ways around."""
     for line in CHEATS[name]:
         assert attempts.refusal(name, line + "\n" + RIGHT[name]), line
-    assert attempts.refusal(name, (FOLDER / f"{name}.py").read_text("utf-8")) is None
 
 
-def pytest_of(*arguments):
+def pytest_of(*arguments, cwd=ROOT):
     """(exit status, what pytest prints and which of our modules it needed) of marking exercises."""
     code = ("import sys, pytest; status = pytest.main(sys.argv[1:]); "
             "print('imported', {'transformers', 'grpo'} & set(sys.modules)); sys.exit(status)")
     plain = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # some take a second to import
     done = subprocess.run([sys.executable, "-c", code, "exercises", "-p", "no:cacheprovider",
-                           *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300,
+                           *arguments], cwd=cwd, capture_output=True, text=True, timeout=300,
                           env=plain)
     return done.returncode, done.stdout + done.stderr
 
 
+# Where a reader's answer took the place of the stub.
+IMPORTS = dict.fromkeys(NAMES, "import torch") | {
+    "ex04_pass_at_k": "import math\nimport torch",
+    "ex05_answer_span": "from toy import last_boxed"}
+
+
 def answer(folder, name, text):
     """Write an answer into a folder as a reader does: below the stub's imports."""
-    stub = (FOLDER / f"{name}.py").read_text("utf-8")
-    imports = [line for line in stub.split("\n") if re.match("import|from", line)]
+    before = text_of(name) if attempts.is_stub(name, text_of(name)) else IMPORTS[name]
+    imports = [line for line in before.split("\n") if re.match("import|from", line)]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.py").write_text("\n".join(imports) + "\n\n" + text, "utf-8")
+
+
+def test_a_name_that_is_none_is_said():
+    """-k ex1 once marked exercise 10, and -k ex7 nothing, without a word."""
+    loader = importlib.util.spec_from_file_location("conftest_of_exercises", FOLDER / "conftest.py")
+    conftest = importlib.util.module_from_spec(loader)
+    loader.loader.exec_module(conftest)
+    for digit in range(1, 10):
+        for words in (f"ex{digit}", f"ex{digit}_", f"ex01 or EX{digit}", f"not test_ex{digit}"):
+            with pytest.raises(pytest.UsageError, match=f"Write two digits: ex0{digit}\\.$"):
+                conftest.check_name(words)
+    for words in ("ex00", "ex11", "ex001", "ex100", "ex01 or ex12"):
+        with pytest.raises(pytest.UsageError, match=r"they are ex01 \.\.\. ex10\.$"):
+            conftest.check_name(words)
+    for words in ("", "ex0", "ex10", "group", "index1", "std", *(name[:4] for name in NAMES)):
+        conftest.check_name(words)
+    said, config = [], SimpleNamespace(option=SimpleNamespace(keyword="banana"), args=["exercises"])
+    reporter = SimpleNamespace(stats={}, write_line=said.append)
+    conftest.pytest_terminal_summary(reporter, pytest.ExitCode.NO_TESTS_COLLECTED, config)
+    assert said[0].startswith("Nothing was marked: no exercise is called 'banana'. They are ex01")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_run_as_a_script_says_how_it_is_marked(name):
+    """It once printed nothing and exited with 0, which looks like a pass."""
+    files = [f"test_{name}.py"] + [f"{name}.py"] * attempts.is_stub(name, text_of(name))
+    for file in files:
+        with pytest.raises(SystemExit, match=f"^Mark it with: .* exercises -k {name[:4]}$"):
+            runpy.run_path(str(FOLDER / file), run_name="__main__")
 
 
 def test_a_failed_mark_teaches(tmp_path):
@@ -556,8 +722,10 @@ def test_every_right_answer_is_green_as_a_file_and_so_are_the_solutions(tmp_path
     assert status == 0 and text.count(" marks  done") == 10
     status, text = pytest_of("--solutions")
     assert status == 0 and text.count(" marks  done") == 10
-    status, text = pytest_of()
-    assert status == 1 and text.count("stopped at") == 10
+    for name in NAMES:
+        (tmp_path / f"{name}.py").write_text(stub(name, IMPORTS[name] + "\n\n"), "utf-8")
+    status, text = pytest_of(f"--attempts={tmp_path}")
+    assert status == 1 and text.count(" 0 of ") == text.count("stopped at") == 10
 
 
 HOSTILE = {
@@ -578,8 +746,8 @@ def test_a_folder_of_submissions_becomes_a_table(tmp_path):
     answer(folder / "anna" / "deep", "ex03_clipped_surrogate",
            RIGHT["ex03_clipped_surrogate"].replace(MINIMUM, "plain"))
     (folder / "=ben").mkdir()
-    stub = (FOLDER / "ex01_group_advantages.py").read_text("utf-8")
-    (folder / "=ben" / "ex01_group_advantages.py").write_text(stub, "utf-8")
+    for name in ("ex01_group_advantages", "ex09_score"):
+        (folder / "=ben" / f"{name}.py").write_text(stub(name), "utf-8")
     for name, text in HOSTILE.items():
         answer(folder / "eve", name, text)
     (folder / "eve" / "conftest.py").write_text("raise SystemExit")
@@ -595,6 +763,7 @@ def test_a_folder_of_submissions_becomes_a_table(tmp_path):
     assert [row["student"] for row in rows] == ["'=ben", "anna", "eve", "fay", "gil"]
     ben, anna, eve, fay, gil = rows
     assert (anna["ex01 (of 7)"], anna["ex03 (of 5)"], anna["ex04 (of 6)"]) == ("7", "0", "")
+    assert ben["ex09 (of 5)"] == ""
     assert anna["done (of 10)"] == "1" and ben["ex01 (of 7)"] == "" and gil["ex04 (of 6)"] == "6"
     assert {eve[key] for key in eve if key[:2] == "ex" and eve[key]} == {"0"}
     for note in ("ex01: ended before", "ex02: stopped after 60 s", "ex04: ended before"):
@@ -605,13 +774,119 @@ def test_a_folder_of_submissions_becomes_a_table(tmp_path):
     assert again.returncode == 2 and "give another name" in again.stderr
 
 
-def test_the_board_can_be_opened(monkeypatch, capsys):
+@pytest.fixture(scope="module")
+def solved(tmp_path_factory):
+    """A reader's checkout: exercise 1 and 10 solved, 7 half, 3 by importing it, 5 no Python."""
+    tree = tmp_path_factory.mktemp("solved")
+    for path in (*ROOT.glob("*.py"), ROOT / "pytest.ini"):
+        shutil.copy(path, tree)
+    for folder in ("engine", "exercises"):
+        shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (tree / "tests").mkdir()
+    shutil.copy(__file__, tree / "tests")
+    for name in ("ex01_group_advantages", "ex10_your_own_credit"):
+        answer(tree / "exercises", name, RIGHT[name])
+    answer(tree / "exercises", "ex07_grail_credit", stub("ex07_grail_credit", "") + "x = 1\n")
+    answer(tree / "exercises", "ex03_clipped_surrogate",
+           "from grpo import clipped_surrogate as theirs\n"
+           "def clipped_surrogate(*arguments):\n    return theirs(*arguments)\n")
+    answer(tree / "exercises", "ex05_answer_span", "def answer_span(:\n")
+    return tree
+
+
+PROJECT_S = "It imports grpo, which is the project's own code."
+
+
+def test_the_default_tests_stay_green_in_a_solved_tree(solved):
+    """A reader who solved an exercise runs `python -m pytest`: what they wrote is not our fault."""
+    chosen = "(stub or machinery or no_answer or opened or script) and not place"
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider",
+                           "tests/test_exercises.py", "-k", chosen], cwd=solved, timeout=300,
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    for name in ("ex01_group_advantages", "ex03_clipped_surrogate", "ex05_answer_span",
+                 "ex07_grail_credit", "ex10_your_own_credit"):
+        assert f"{name}.py is no stub any more" in done.stdout
+
+
+@pytest.fixture
+def loading(monkeypatch):
+    """Whatever attempts.load adds to the interpreter is taken out again."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    before = {name: sys.modules.pop(name) for name in NAMES if name in sys.modules}
+    yield
+    for name in NAMES:
+        sys.modules.pop(name, None)
+    sys.modules.update(before)
+
+
+def test_an_answer_in_the_stub_s_place_is_marked_as_any_other(solved, loading, monkeypatch):
+    """The exercise's file was once asked what an answer may import and what a stub is. In a
+    reader's tree that file is an answer."""
+    import mark
+    for module in (attempts, mark):
+        monkeypatch.setattr(module, "HERE", solved / "exercises")
+    for name, reason in (("ex03_clipped_surrogate", PROJECT_S), ("ex05_answer_span", "no Python")):
+        with pytest.raises(expected.Wrong, match=reason):
+            attempts.load(name, solved / "exercises")
+    monkeypatch.setattr(mark, "run", lambda *arguments: "it was marked")
+    for name in ("ex01_group_advantages", "ex03_clipped_surrogate", "ex05_answer_span"):
+        assert mark.mark(solved / "exercises", name, 60) == "it was marked"
+
+
+@pytest.mark.slow
+def test_both_commands_mark_a_solved_tree_alike(solved, tmp_path):
+    """The reader's and the teacher's, as they are typed."""
+    status, text = pytest_of("-k", "ex01 or ex03 or ex05", cwd=solved)
+    assert status == 1 and "7 of 7 marks  done" in text and PROJECT_S in text
+    assert "ex05_answer_span.py is no Python" in text
+    student, table = tmp_path / "class" / "ann", tmp_path / "marks.csv"
+    student.mkdir(parents=True)
+    for name in ("ex01_group_advantages", "ex03_clipped_surrogate", "ex05_answer_span"):
+        shutil.copy(solved / "exercises" / f"{name}.py", student)
+    (student / "ex02_completion_logprobs.py").write_text(stub("ex02_completion_logprobs"))
+    done = subprocess.run([sys.executable, "exercises/mark.py", str(student.parent), "--csv",
+                           str(table), "--feedback", str(tmp_path)], cwd=solved, timeout=300)
+    ann, = csv.DictReader(open(table, encoding="utf-8"))
+    columns = {key[:4]: marks for key, marks in ann.items() if key[:2] == "ex"}
+    assert done.returncode == 0 and columns == dict.fromkeys(columns, "") | {
+        "ex01": "7", "ex03": "0", "ex05": "0"}
+    said = (tmp_path / "ann.txt").read_text("utf-8")
+    assert PROJECT_S in said and "ex05_answer_span.py is no Python" in said
+
+
+def test_an_answer_imports_the_answers_of_its_own_folder(tmp_path, loading):
+    """Not those of the folder of the marks, which are stubs or another reader's."""
+    answer(tmp_path, "ex01_group_advantages", RIGHT["ex01_group_advantages"])
+    answer(tmp_path, "ex03_clipped_surrogate", "from ex01_group_advantages import group_advantages"
+           "\nassert group_advantages(torch.ones(2, 2)).sum() == 0\n"
+           + RIGHT["ex03_clipped_surrogate"])
+    answer(tmp_path, "ex08_bilevel_weights", "import ex02_completion_logprobs\n"
+           + RIGHT["ex08_bilevel_weights"])
+    answer(tmp_path, "ex04_pass_at_k", "import ex07_grail_credit\n" + RIGHT["ex04_pass_at_k"])
+    answer(tmp_path, "ex07_grail_credit", "from grpo import whatever\n")
+    found = attempts.load("ex03_clipped_surrogate", tmp_path)
+    assert list(failures("ex03_clipped_surrogate", found)) == []
+    with pytest.raises(expected.Wrong, match="/ex02_completion_logprobs.py is not there"):
+        attempts.load("ex08_bilevel_weights", tmp_path)
+    with pytest.raises(expected.Wrong, match=PROJECT_S):
+        attempts.load("ex04_pass_at_k", tmp_path)
+
+
+def test_the_board_can_be_opened(monkeypatch, tmp_path, loading):
     """Its baselines are made while it is imported, from settings that grail.py may rename."""
     import leaderboard
     monkeypatch.setattr(sys, "argv", ["leaderboard.py", "grpo"])
     with pytest.raises(leaderboard.BadInput, match="attempt's name"):
         leaderboard.main()
     assert set(leaderboard.BASELINES) == {"grail", "grpo"}
+    answer(tmp_path, "ex10_your_own_credit", "from solutions import your_own_credit\n")
+    monkeypatch.setattr(leaderboard, "load", lambda name: attempts.load(name, tmp_path))
+    monkeypatch.setattr(sys, "argv", ["leaderboard.py", "mine"])
+    monkeypatch.setattr(leaderboard, "BOARD", tmp_path / "board")
+    with pytest.raises(leaderboard.BadInput, match="It imports solutions, which is the project's"):
+        leaderboard.main()
 
 
 @pytest.mark.slow
@@ -622,8 +897,8 @@ def test_the_board_trains_three_credits_and_enters_two(tmp_path, monkeypatch, ca
     small = {"BOARD": tmp_path, "STEPS": 1, "SEEDS": (0,), "PROBLEMS": 8, "SAMPLES": 1}
     for name, value in small.items():
         monkeypatch.setattr(leaderboard, name, value)
-    monkeypatch.setattr(leaderboard.ex10_your_own_credit, "your_own_credit",
-                        solutions.your_own_credit)
+    monkeypatch.setattr(leaderboard, "load", lambda name: attempts.Recorded(
+        solutions.your_own_credit, None))
     monkeypatch.setattr(sys, "argv", ["leaderboard.py", "mine"])
     leaderboard.main()
     said = capsys.readouterr().out
