@@ -797,6 +797,7 @@ def solved(tmp_path_factory):
 PROJECT_S = "It imports grpo, which is the project's own code."
 
 
+@pytest.mark.slow
 def test_the_default_tests_stay_green_in_a_solved_tree(solved):
     """A reader who solved an exercise runs `python -m pytest`: what they wrote is not our fault."""
     chosen = "(stub or machinery or no_answer or opened or script) and not place"
