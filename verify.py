@@ -570,10 +570,12 @@ def solved(calculator, ops, parts, probes):
 DIGITS = frozenset("0123456789")
 # A character in LaTeX; a pair is written character=LaTeX.
 SIGNS = {pair[0]: pair[2:] + " " * (pair[2] == "\\") for pair in r"""
-    −=- –=- —=- ‐=- ‑=- ·=* ⋅=* •=* ×=* ∗=* ÷=/ ∕=/ ⁄=/ °=° º=° ∘=° ′=' ’=' ≤=\le
-    ≥=\ge ⩽=\le ⩾=\ge ≠=\ne ≈=\approx ≡== ∈=\in ∪=\cup ∩=\cap ∅=\O ∖=\setminus ∞=\infty ±=\pm
-    ∓=\mp √=\sqrt ∛=\sqrt[3] ⟨=( ⟩=) ⌊=\lfloor ⌋=\rfloor ⌈=\lceil ⌉=\rceil ∣=| ℝ=\setR €=\euro
-    £=\sterling ¥=\yen Å=\AA Å=\AA Ω=\Omega µ=\mu""".split()}
+    −=- –=- —=- ‐=- ‑=- ·=* ⋅=* •=* ×=* ∗=* ÷=/ ∕=/ ⁄=/ °=°
+    º=° ∘=° ′=' ’=' ≤=\le ≥=\ge ⩽=\le ⩾=\ge
+    ≠=\ne ≈=\approx ≡== ∈=\in
+    ∪=\cup ∩=\cap ∅=\O ∖=\setminus ∞=\infty ±=\pm ∓=\mp √=\sqrt
+    ∛=\sqrt[3] ⟨=( ⟩=) ⌊=\lfloor ⌋=\rfloor ⌈=\lceil ⌉=\rceil
+    ∣=| ℝ=\setR €=\euro £=\sterling ¥=\yen Å=\AA Å=\AA Ω=\Omega µ=\mu""".split()}
 # A command under its usual name, which stands first; "_" is nothing.
 ALIAS = {name: names.split()[0].strip("_") for names in r"""\frac dfrac tfrac cfrac;\binom dbinom
     tbinom;\le leq leqslant;\ge geq geqslant;\ne neq;< lt;> gt;... ldots cdots dots vdots;/ div

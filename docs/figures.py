@@ -48,7 +48,6 @@ NOTES = {"grail-released": "the published code", "grpo-std": "A over its group's
          "oracle": "blames the wrong line", "vine": "sampled at every line",
          "entropy": "the token's own entropy"}
 
-
 # Signals: (name in the figure, name in fidelity.json, arm trained with it). Random numbers have no
 # arm of their own; `shuffled` puts GRAIL's weights in a random order.
 SIGNALS = [("GRAIL", "gradient x activation", "grail"),
@@ -302,7 +301,7 @@ def blame(group):
 
 
 def forest():
-    """Every method minus GRPO at the last step, with 95 % intervals: each study's first family of
+    """Every method minus GRPO, with 95 % intervals: each study's first family of
     questions, by the measure that it tests."""
     out = [text(24, 30, "Accuracy, method minus GRPO, in points", "head"),
            text(24, 50, "95 % intervals over seeds; filled: p < 0.05 after Holm's correction in "

@@ -120,8 +120,8 @@ def test_a_character_in_two_tokens(attempt):
 def test_any_text_cut_anywhere(attempt):
     """Two hundred completions, each cut into tokens at random places, between bytes too."""
     draw = random.Random(0)
-    parts = ["so ", "x é", "7", "}", "∑", "{y}", "🙂", BOX + "42}", BOX + "}", BOX + "é{∑}🙂}",
-             BOX + "\\frac{1}{2}}"]
+    parts = ["so ", "x é", "7", "}", "∑", "{y}", "🙂", BOX + "42}", BOX + "}",
+             BOX + "é{∑}🙂}", BOX + "\\frac{1}{2}}"]
     for _ in range(200):
         text = "".join(draw.choices(parts, k=draw.randint(1, 6)))
         text += draw.choice(["", BOX, BOX + "{7}"])

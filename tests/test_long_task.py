@@ -112,8 +112,9 @@ def test_the_blocks_of_a_faultless_answer_are_the_subproblems():
 
 @pytest.mark.parametrize("argv, words", [
     (["--chain", "14-10"], "'14-10' is no range within 1-20"), (["--chain", "12"], "'12' is no"),
-    (["--chain", "0-3"], "'0-3'"), (["--chain", "2-21"], "'2-21'"), (["--chain", "２-３"], "range"),
-    (["--glances", "1.2"], "'1.2' is no share"), (["--slips", "nan"], "'nan' is no share"),
+    (["--chain", "0-3"], "'0-3'"), (["--chain", "2-21"], "'2-21'"),
+    (["--chain", "２-３"], "range"), (["--glances", "1.2"], "'1.2' is no share"),
+    (["--slips", "nan"], "'nan' is no share"),
     (["--roughly-wrong", "-0.1"], "one argument|no share"), (["--slips", "x"], "'x' is no"),
     (["--roughly", "0.7", "--out", "x"], "--roughly 0.7: 0.65 at most"),
     (["--problems", "7", "--out", "x"], "--problems 7: 8 at least"),
