@@ -347,17 +347,48 @@ def hostile_answer(rng, depth):
     return rng.choice(TWO).replace("@", one).replace("#", two)
 
 
+def put(tree, letter, number):
+    if tree == letter:
+        return number
+    return tuple(put(part, letter, number) if type(part) is tuple else part for part in tree)
+
+
+def solution(tree):
+    """The 5 of 2x = 10 and the x > 4 of 2x > 8, from the straight line through two points."""
+    letters = verify.letters_of(tree)
+    if tree[0] != "relation" or len(tree) != 4 or len(letters) != 1 or tree[1] == "\\in":
+        return []
+    line = ("sum", tree[2], ("negative", tree[3]))
+    calculator = verify.Calculator(verify.Run(10**4))
+    try:
+        low, high, third = (calculator.scalar(put(line, *letters, ("number", n))) for n in "012")
+    except Exception:
+        return []
+    slope = high - low
+    if abs(slope) < 1e-30 or abs(third - high - slope) > 1e-30 or abs(slope.imag) > 0:
+        return []
+    root = Fraction(str((-low / slope).real)).limit_denominator(10**6)
+    value = ("quotient", ("number", str(abs(root.numerator))), ("number", str(root.denominator)))
+    value = ("negative", value) if root < 0 else value
+    if tree[1] == "=":
+        return [value]
+    way = verify.FLIPPED.get(tree[1], tree[1]) if slope.real < 0 else tree[1]
+    return [("relation", way, *letters, value)]
+
+
 def bare(gold):
-    """A gold's trees without its name, unit and base: an answer may leave these out."""
+    """A gold's trees without its name, unit and base: an answer may leave these out. An
+    equation or inequality of the first degree is its solution as well."""
     run, tree = verify.Run(10**4), verify.parsed(verify.tokens(gold))
     kind, *parts = verify.members(tree)
     if len(parts) > 1 and kind == "" and len(verify.names_of(parts)) == len(parts):  # x=1, y=2
         return [("join", tree[1], *(verify.named(run, part, gold=True)[1] for part in parts))]
     tree = verify.named(run, tree, gold=True)[1]
     plain = verify.without_units(tree)
-    percent = verify.PERCENT_SIGN in verify.nodes(tree)
     digits = ("number", plain[1]) if plain[0] == "based" else plain
-    return [digits, ("quotient", digits, ("number", "100"))] if percent else [digits]
+    if verify.PERCENT_SIGN in verify.nodes(tree):
+        return [digits, ("quotient", digits, ("number", "100"))]
+    return [digits, *solution(digits)]
 
 
 def differ(one, two):
@@ -375,6 +406,13 @@ def differ(one, two):
         except Exception:
             continue
     return True
+
+
+@pytest.mark.parametrize("one, two, apart", [
+    ("5", "2x=10", False), (r"\$5", "2x=10", False), (r"(4,\infty)", "-2x<-8", False),
+    ("5", "2x=14", True), (r"(4,\infty)", "2x<8", True), (r"[4,\infty)", "2x>8", True)])
+def test_golds_differ_unless_one_is_the_solution_of_the_other(one, two, apart):
+    assert differ(one, two) is apart
 
 
 def search(seed, answers, golds_each):
