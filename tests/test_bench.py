@@ -25,6 +25,7 @@ def test_the_profile_counts_known_work():
     assert 0 < first["ms_a_token"] <= found["ms_a_token"] < 1e3 * seconds / 4
 
 
+@pytest.mark.slow
 def test_the_profile_of_the_small_model(tmp_path, capsys):
     """Each of 2 layers has 7 products a token, the LM head has one; the first token is the
     prompt's. 20 kernels are listed, and the sum is over all."""

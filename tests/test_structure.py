@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 FILES = {path.stem: path for path in ROOT.glob("*.py")}
 FILES |= {f"engine.{path.stem}": path for path in (ROOT / "engine").glob("*.py")}
@@ -46,6 +48,7 @@ def test_the_engine_says_that_it_can_be_skipped():
         assert "first reading" in doc, path.name
 
 
+@pytest.mark.slow
 def test_no_command_waits_for_the_compiler_that_it_may_not_need():
     """torch._dynamo and Inductor take seconds to import; only --compile needs them."""
     code = ("import sys, grail; "

@@ -246,6 +246,7 @@ def test_half_a_line_is_no_cell_and_a_doubled_one_is_an_error(tmp_path):
         cells.read(path)
 
 
+@pytest.mark.slow
 def test_the_page_is_what_its_lines_say():
     """Every table and figure of the pages in results/, made again: nobody typed one."""
     text = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "results").glob("*.md"))
