@@ -162,6 +162,7 @@ def test_interval_covers_the_truth_for_200_problems_and_more(N, n, k, population
     assert 93 <= simulated_coverage(N, n, k, population) <= 97
 
 
+@pytest.mark.slow
 def test_interval_of_small_sets_is_corrected():
     """AIME has 30 problems, AMC 40. The plain bootstrap covers 20-93 % there and says [0, 0] for
     "none solved". The corrected interval's coverage (pytest -s prints it) is near nominal between

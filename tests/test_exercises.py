@@ -689,6 +689,7 @@ def test_a_file_run_as_a_script_says_how_it_is_marked(name):
             runpy.run_path(str(FOLDER / file), run_name="__main__")
 
 
+@pytest.mark.slow
 def test_a_failed_mark_teaches(tmp_path):
     """Its sentence, what was asked, both results whole and the mistake by name; then it stops."""
     wrong = RIGHT["ex01_group_advantages"].replace(STD, "rewards.std(unbiased=False)")

@@ -115,6 +115,7 @@ class Scripted:
         Scripted.ended += 1
 
 
+@pytest.mark.slow
 def test_a_full_memory_and_a_slow_point_do_not_end_the_call(monkeypatch, tmp_path, capsys):
     """Both become lines, the points after them run, each in a new process, and none is measured
     again by the next call. A point that the end of the call cuts has no line, and runs next."""
@@ -167,6 +168,7 @@ def test_the_figure_on_disk_is_that_of_its_file():
     assert growth_figure.figure(rows) == picture, "make it again: examples/growth.py --figure"
 
 
+@pytest.mark.slow
 def test_how_far_the_estimate_is_below_the_measured_peaks():
     short = []
     for row in growth_figure.of_one_card(ROOT / "results/h200_growth.jsonl"):

@@ -597,6 +597,7 @@ def test_without_matplotlib_it_says_how_to_get_it(tmp_path, monkeypatch):
             plot.main()
 
 
+@pytest.mark.slow
 def test_png_and_svg(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     folder = run_of(tmp_path / "a", "grpo", 0, [.1, .4])
