@@ -162,7 +162,12 @@ def spec(exercise, folder):
         raise Wrong(f"{path} is not there.")
     try:
         reason = refusal(exercise, source_of(path))
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+    except SyntaxError as error:
+        said = f"{path.name} is no Python: {error.msg}"
+        if error.lineno:
+            said += f", line {error.lineno}:\n    {(error.text or '').strip()[:80]}"
+        raise Wrong(said) from None
+    except (ValueError, RecursionError, MemoryError) as error:
         raise Wrong(f"{path.name} is no Python that can be read: {error}") from None
     if reason:
         raise Wrong(f"{path.name} is no answer.\n{reason}")

@@ -162,8 +162,8 @@ def pytest_terminal_summary(terminalreporter, exitstatus, config):
     if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
         asked = f": no exercise is called {config.option.keyword!r}" * bool(config.option.keyword)
         number, = re.findall(r"ex\d\d", " ".join(config.args))[:1] or ["ex01"]
-        terminalreporter.write_line(f"Nothing was marked{asked}. They are ex01 ... ex10, as in: "
-                                    f"python -m pytest exercises -k {number}")
+        terminalreporter.write_line(f"Nothing was marked{asked}. The exercises are ex01 ... "
+                                    f"ex10, as in: python -m pytest exercises -k {number}")
     marks = {}
     for outcome in ("passed", "failed", "error", "skipped"):
         for report in terminalreporter.stats.get(outcome, []):

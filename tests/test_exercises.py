@@ -677,7 +677,14 @@ def test_a_name_that_is_none_is_said():
     said, config = [], SimpleNamespace(option=SimpleNamespace(keyword="banana"), args=["exercises"])
     reporter = SimpleNamespace(stats={}, write_line=said.append)
     conftest.pytest_terminal_summary(reporter, pytest.ExitCode.NO_TESTS_COLLECTED, config)
-    assert said[0].startswith("Nothing was marked: no exercise is called 'banana'. They are ex01")
+    assert said[0].startswith("Nothing was marked: no exercise is called 'banana'. ")
+    assert "The exercises are ex01 ... ex10" in said[0]
+
+
+def test_an_answer_that_cannot_be_parsed_is_told_the_line(tmp_path):
+    (tmp_path / "ex01_group_advantages.py").write_text("import torch\n\nx = (1,\n")
+    with pytest.raises(attempts.Wrong, match=r"no Python: .* line 3:\n    x = \(1,$"):
+        attempts.load("ex01_group_advantages", tmp_path)
 
 
 @pytest.mark.parametrize("name", NAMES)
