@@ -118,7 +118,8 @@ def verdict(row, adjusted, column):
     b, a, points = row["b"], row["a"], percent(row["mean"], row["low"], row["high"], sign="+")
     if adjusted < 0.05:
         side = "above" if row["mean"] > 0 else "below"
-        return f"{b} ends {side} {a}, {column}: {points} points."
+        verb = "is" if column == "curve" else "ends"
+        return f"{b} {verb} {side} {a}, {column}: {points} points."
     more = (f" {row['seeds']} seeds say little." if row["seeds"] < 5 else
             " One interval of so many may leave out 0 by chance." if row["p"] < 0.05 else "")
     return f"{b} is not distinguishable from {a}, {column}: {points} points.{more}"
@@ -304,7 +305,7 @@ def figure(lines, families=FAMILIES):
         text(40 + 300 * step / ticks[-1], bottom + 18, str(step), "middle")
     if rows:
         widest, y = max([0.01, *(reach(row) for row in rows if reach(row) < 0.2)]), 44
-        text(630, 20, "differences at the last step, points, 95 %")
+        text(630, 20, "differences, points, 95 %")
         line(830, 30, 830, bottom, grid)
         for block in filter(None, blocks):
             measure = f", {block[0]['column']}" * (len({row["column"] for row in rows}) > 1)
