@@ -87,9 +87,10 @@ def update(model, optimizer, rollouts, rewards, credit_fn, config, tokenizer, re
     """`config.num_iterations` optimizer steps on one batch of rollouts: (metrics, weights (B, T)).
 
     rewards (N, G). credit_fn(forward) -> weights (b, T) runs in the first pass only. The other
-    passes keep its weights and the old log-probs. token_advantages (B, T): a method's own, which
-    replace the group's. whole_batch(forwards, advantages (B,), mask (B, T)) -> credit_fn is for a
-    method that must see all rows first. It gets the Forwards of a pass without gradient.
+    passes keep its weights and the old log-probs. Those returned are 0 in rows of advantage 0.
+    token_advantages (B, T): a method's own, which replace the group's. whole_batch(forwards,
+    advantages (B,), mask (B, T)) -> credit_fn is for a method that must see all rows first. It gets
+    the Forwards of a pass without gradient.
     """
     advantages = group_advantages(rewards, config.scale_by_std).flatten()  # (B,)
     if token_advantages is None:
@@ -135,7 +136,8 @@ def update(model, optimizer, rollouts, rewards, credit_fn, config, tokenizer, re
             sums.add_pass(forward, surrogate < ratio * A, loss)
             del forward, ratio, surrogate, objective, loss  # free before the next forward is built
         optimizer_step(model, optimizer, sums, old, weights, credit_fn, config)
-    return sums.metrics(weights, config), weights
+    # With a KL term rows of advantage 0 run as well, but their weights move nothing.
+    return sums.metrics(weights, config), weights * batch.has_gradient[:, None]
 
 
 # ------------------------------------------------------------------------------ helpers of update
@@ -306,7 +308,7 @@ class Sums:
         rows = max(1, int(batch.has_gradient.sum()))
         tokens = max(1.0, float(self.tokens))
         first = max(1.0, float(self.first_tokens))
-        informative = (batch.token_advantages.reshape(batch.groups, -1) != 0).any(1)  # (N,)
+        informative = batch.has_gradient.view(batch.groups, -1).any(1)  # (N,)
         return {
             "loss": float(self.loss) / passes,
             "groups": batch.groups,

@@ -105,13 +105,15 @@ def check_room(folder, optimizer, snapshots=0):
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     weights = sum(p.numel() * p.element_size() for p in parameters)
-    kept = sum(path.stat().st_size for path in folder.glob("checkpoint*/*"))
+    there = [*folder.glob("checkpoint*/*"), *folder.glob("snapshots/*/*")]  # of a resumed run
+    kept = sum(path.stat().st_size for path in there)
     needed = (6 + snapshots) * weights - kept
     place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     free = shutil.disk_usage(place).free
     if free < needed:
         raise BadInput(f"--name {folder}: {free / 1e9:.2f} GB are free there, and two checkpoints "
-                       f"and {snapshots} snapshots need {needed / 1e9:.2f} GB; take another disk.")
+                       f"and {snapshots} snapshots need {needed / 1e9:.2f} GB more; take another "
+                       "disk.")
 
 
 # ------------------------------------------------------------------------------ reading one

@@ -64,7 +64,7 @@ def model_flags(add):
              "the one for long chains")
     add("--data", default="gsm8k", type=os.path.expanduser,
         help="a problem set named in problems.py, or a .jsonl file with problem and answer, of "
-             "which a tenth is held out")
+             "which a tenth is held out, at most --eval-problems")
     add("--thinking", action="store_true",
         help="let a model that can think before it answers (Qwen3) do so")
     add("--eval-problems", type=int, default=200,
@@ -192,7 +192,12 @@ def settings_of_the_run(parser, argv, args):
     wrong = differing(saved, {**vars(args), "method": method})
     if wrong:
         raise BadInput(f"--resume {resume}: {wrong}; start a new run for other settings.")
-    args.resume = resume
+
+    folder = run_folder(resume)
+    if args.name != saved.get("name") and Path(args.name).resolve() != folder.resolve():
+        raise BadInput(f"--name {args.name}: a resumed run stays in its folder, {folder}; "
+                       "leave out --name, or copy the folder and resume the copy.")
+    args.resume, args.name = resume, str(folder)
     return args
 
 

@@ -265,14 +265,14 @@ def naive_update(model, starts, rollouts, rewards, credit, config, reference=Non
         top.append(sum(heaviest) / total if total else 0.0)
     figures = {
         "loss": sums["loss"] / P, "grad_norm": sums["grad_norm"] / P, "groups": B // G,
-        "informative": sum(any(bool((A[i][on[i]] != 0).any()) for i in range(k, k + G))
-                           for k in range(0, B, G)),
+        "informative": sum(any(i in graded for i in range(k, k + G)) for k in range(0, B, G)),
         "clipped": sums["clipped"] / (P * tokens), "kl": sums["kl"] / (P * tokens),
         "entropy": sums["entropy"] / tokens, "gap_mean": sums["gap"] / tokens,
         "gap_max": max(gaps), "weight_mean": sum(w) / len(w), "weight_min": min(w),
         "weight_max": max(w), "ess": sum(ess) / max(1, len(graded)),
         "top10": sum(top) / max(1, len(graded)), "fallback": sum(flags) / max(1, len(flags)),
         "row": sum(i > 0 for i in graded) / max(1, len(graded))}
+    weights[[i for i in range(B) if i not in graded]] = 0
     return SimpleNamespace(gradients=gradients, figures=figures, weights=weights, rows=run,
                            stopped=stopped, margin=margin)
 

@@ -289,6 +289,7 @@ def test_a_batch_without_a_signal_is_a_no_op():
         stats, _ = grpo.update(model, optimizer, out, rewards, grpo.uniform, config, Numbers())
         assert all(torch.equal(a, b) for a, b in zip(before, model.parameters()))
         assert all(math.isfinite(v) for v in stats.values()) and stats["loss"] == 0
+        assert stats["informative"] == 0
 
 
 def test_masked_rows_get_no_gradient():

@@ -489,6 +489,32 @@ def test_a_disk_too_small_is_said_before_the_first_step(tmp_path, half, monkeypa
     run("grpo", tmp_path, "--resume", half, "--steps", 3)
 
 
+def test_snapshots_on_the_disk_are_not_asked_for_again(tmp_path, monkeypatch):
+    """Two of three snapshots and one checkpoint are there: one of each is missing."""
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1000))])
+    for name, size in (("checkpoint", 12_000), ("snapshots/a", 4_000), ("snapshots/b", 4_000)):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "weights").write_bytes(bytes(size))
+    disk = SimpleNamespace(free=15_999)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: disk)
+    with pytest.raises(BadInput):
+        checkpoints.check_room(tmp_path, optimizer, snapshots=3)
+    disk.free += 1
+    checkpoints.check_room(tmp_path, optimizer, snapshots=3)
+
+
+def test_a_resumed_run_stays_in_its_folder(tmp_path, half):
+    """--name of another folder once had no effect, and was written down as the run's."""
+    with pytest.raises(BadInput, match="a resumed run stays in its folder"):
+        run("grpo", tmp_path, "--resume", half, "--steps", 3, "--name", tmp_path / "other")
+    run("grpo", tmp_path, "--resume", half / "checkpoint", "--steps", 2, "--name", half)
+    assert json.loads((half / "config.json").read_text())["name"] == str(half)
+    (half.parent / "moved").mkdir()
+    moved = half.rename(half.parent / "moved" / "run")
+    run("grpo", tmp_path, "--resume", moved, "--steps", 3)
+    assert json.loads((moved / "config.json").read_text())["name"] == str(moved)
+
+
 # ------------------------------------------------------------------ the folder
 
 
