@@ -1442,7 +1442,7 @@ def table(path):
     for kind, found in results.items():
         n, (wrong, missed, late, ms) = len(found), map(sorted, zip(*found))
         print(f"{kind:20}{n:6}{100 - 100 * sum(wrong) / n:9.1f}{sum(wrong) - sum(missed):5}"
-              f"{sum(missed):5}{sum(late):9}{ms[n // 2]:9.2f}{ms[int(.99 * (n - 1))]:9.2f}")
+              f"{sum(missed):5}{sum(late):9}{ms[(n - 1) // 2]:9.2f}{ms[int(.99 * (n - 1))]:9.2f}")
 
 
 def main(argv=None):

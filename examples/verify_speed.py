@@ -10,8 +10,12 @@ import sys
 import time
 from pathlib import Path
 
-from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
-from math_verify import verify as theirs
+try:
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
+    from math_verify import verify as theirs
+except ImportError:
+    print('Install it first: pip install "math-verify[antlr4_13_2]==0.9.0"', file=sys.stderr)
+    sys.exit(2)
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from verify import verify
