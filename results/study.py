@@ -241,6 +241,18 @@ def best_rates(setup, lines):
     return chosen
 
 
+def refuse_two_rates(best, setup, lines):
+    """Raise BadInput if an arm has final cells at another rate than `best` {arm: rate}; where that
+    is None, at a rate that is not in the sweep."""
+    for cell in (line["cell"] for line in lines if line["cell"]["phase"] == "final"):
+        chosen = best.get(cell["arm"], cell["rate"])  # an arm that is not asked for stays
+        rates = setup["rates"] if chosen is None else [chosen]
+        if cell["rate"] not in rates:
+            raise BadInput(f"--out: its final cells of {cell['arm']} have lr {cell['rate']:g}, and "
+                           f"now it would be {' or '.join(f'{rate:g}' for rate in rates)}; take "
+                           "another --out, or the --rates of before.")
+
+
 def cells_of(phase, setup, lines):
     """The cells of a phase that have no line yet, seeds outermost: a stopped grid is even."""
     arms, first = setup["arms"], setup["first_seed"]
@@ -253,6 +265,7 @@ def cells_of(phase, setup, lines):
         cells = [(arm, rate, seed) for seed in SWEEP_SEEDS for rate in rates for arm in swept]
     else:
         best = best_rates(setup, lines)
+        refuse_two_rates(best, setup, lines)
         fewer = setup.get("seeds_of", {})
         cells = [(arm, best[arm], seed) for seed in seeds for arm in arms
                  if seed - first < fewer.get(arm, setup["seeds"])]

@@ -232,6 +232,32 @@ def test_a_sweep_takes_the_best_mean_and_says_so_at_the_edge():
     assert "| grail | 50.0 * | 41.7 |" in text and "edge of the sweep: grail" in text
 
 
+def test_an_arm_is_compared_at_one_rate():
+    """Seeds 0 and 1 at one rate and 1 and 2 at another are three seeds of nothing; with one seed,
+    the later line would have hidden the other. An arm alone may have its own rate."""
+    two = [line("grpo", 0, "1"), line("grpo", 0, "2", rate=1e-3)]
+    for lines in (two, [two[0], line("grpo", 1, "2", rate=1e-3)]):
+        with pytest.raises(BadInput, match="arm grpo: .* 0.0001 and 0.001; .*--out"):
+            cells.by_arm(lines)
+    assert len(cells.by_arm([two[0], line("grail", 0, "1", rate=1e-3)])) == 2
+
+
+def test_a_rate_that_changes_stops_before_a_cell_runs():
+    """The file has a final cell of grpo at 1e-4. Refused: a rate given, a sweep that chooses
+    another, and one without 1e-4 before it is done. The same rate goes on, and so does grail."""
+    setup = dict(arms=["grpo"], rate_of={}, seeds=2, first_seed=0)
+    final = line("grpo", 0, "1")
+    swept = [line("grpo", seed, digit, phase="sweep", rate=rate) for seed in study.SWEEP_SEEDS
+             for rate, digit in ((1e-4, "1"), (1e-3, "2"))]
+    for rates, lines in (([1e-3], []), ([1e-4, 1e-3], swept), ([1e-3, 1e-2], [])):
+        with pytest.raises(BadInput, match="grpo have lr 0.0001, and now .* 0.001"):
+            study.cells_of("final", {**setup, "rates": rates}, [final, *lines])
+    for rates in ([1e-4], [1e-4, 1e-3]):  # the second is not swept yet, and may choose either
+        assert study.cells_of("final", {**setup, "rates": rates}, [final])
+    other = {**setup, "arms": ["grail"], "rates": [1e-3]}
+    assert len(study.cells_of("final", other, [final])) == 2
+
+
 def test_half_a_line_is_no_cell_and_a_doubled_one_is_an_error(tmp_path):
     """A run that was killed while it wrote must not stop the next; a cell counted twice would make
     a seed of one's own."""
