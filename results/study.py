@@ -24,7 +24,9 @@ same command runs it again. Three phases:
     final     each arm at its best rate, seeds 0, 1, ...; scored along the curve and at the end
 
 Some arms take the rate of another sweep: ablations use GRAIL's, and on a real model all arms use
-GRPO's. --plan trains nothing. Before a first cell has been timed, it calls the time unknown.
+GRPO's. --plan trains and writes nothing. Before a first cell has been timed, it calls the time
+unknown. Cells train in a folder of runs/study/ that belongs to this --out, its settings and its
+data, so two studies of one grid share nothing.
 
 What we left out, on purpose: the best point of a curve, sweeps of anything but the learning rate, a
 scheduler for several machines (--arms and --seeds cut the grid; JSONL lines can be joined).
@@ -301,16 +303,16 @@ def seconds_of(cells, setup, lines):
 
 
 def prepare(args):
-    """The setup (dict) of a grid: settings, files; writes its training and validation problems."""
-    grid = GRIDS["quick" if args.quick else args.grid]
+    """The setup (dict) of a grid, and the path of its lines. Writes nothing: setup["files"] holds
+    {name: text} of its training and validation problems, for setup["work"]."""
     name = "quick" if args.quick else args.grid
+    grid, out = GRIDS[name], Path(args.out or HERE / f"study_{name}.jsonl")
     if name in ("real", "gsm8k") and not (args.model and args.data and args.test):
         raise BadInput(f"--grid {name}: needs --model FOLDER --data TRAIN.jsonl --test TEST.jsonl.")
     data = args.data or grid.get("data", "arithmetic")
     test = args.test or grid.get("data", "arithmetic")
     setup = {**grid, "model": args.model or grid.get("model", "tiny"), "device": args.device,
-             "also": f"{grid.get('also', '')} {args.also}".strip(), "test": test,
-             "work": f"runs/study/{name}"}
+             "also": f"{grid.get('also', '')} {args.also}".strip(), "test": test}
     asked = [*shlex.split(setup["also"]), "--model", setup["model"]]
     parse(flags("grpo", ""), asked)  # or refuse now
     if args.arms:
@@ -332,13 +334,8 @@ def prepare(args):
         print(f"--data: {known - len(rows)} problems are in --test, too; nobody trains on them")
     setup |= {"seeds": args.seeds or setup["seeds"], "first_seed": args.first_seed,
               "held_out": len(held_out[:grid["final"]])}
-    work, validation = Path(setup["work"]), min(grid["validation"], len(rows) // 5)
-    work.mkdir(parents=True, exist_ok=True)
-    for part, some in (("train", rows[:-validation]), ("validation_rows", rows[-validation:])):
-        setup[part] = str(work / f"{part}.jsonl")
-        text = "".join(json.dumps(row) + "\n" for row in some)
-        if not Path(setup[part]).exists() or Path(setup[part]).read_text() != text:
-            write(Path(setup[part]), text)  # not under the eyes of another study's workers
+    validation = min(grid["validation"], len(rows) // 5)
+    parts = {"train": rows[:-validation], "validation_rows": rows[-validation:]}
     texts = [[[row["problem"], row["answer"]] for row in part] for part in (rows, held_out)]
     setup["settings"] = {
         **{k: grid[k] for k in ("steps", "every", "validation", "curve", "final", "samples")},
@@ -349,7 +346,22 @@ def prepare(args):
         setup["settings"] |= {"flags_of": grid["flags_of"], "card": "cpu"}
         if args.device.startswith("cuda"):
             setup["settings"]["card"] = torch.cuda.get_device_name(args.device)
-    return setup, Path(args.out or HERE / f"study_{name}.jsonl")
+    setup["files"] = {f"{part}.jsonl": "".join(json.dumps(row) + "\n" for row in some)
+                      for part, some in parts.items()}
+    # What may not be shared is part of the name: lines, model, device, settings, data.
+    own = [os.path.realpath(out), setup["model"], setup["settings"], setup["files"]]
+    sha = hashlib.sha256(json.dumps(own).encode()).hexdigest()
+    setup["work"] = f"runs/study/{name}-{sha[:12]}"
+    setup |= {part: f"{setup['work']}/{part}.jsonl" for part in parts}
+    return setup, out
+
+
+def begin(setup):
+    """Make the work folder with its problems."""
+    work = Path(setup["work"])
+    work.mkdir(parents=True, exist_ok=True)
+    for name, text in setup.pop("files").items():
+        write(work / name, text)
 
 
 def check_disk(setup, jobs):
@@ -358,7 +370,7 @@ def check_disk(setup, jobs):
     weights = 4 * problems.load_policy(setup["model"])[0].num_parameters()  # bytes
     needed = (6 + setup["steps"] // setup["every"]) * weights * jobs
     kept = 0
-    for folder, _, names in os.walk(setup["work"]):  # where another study may delete meanwhile
+    for folder, _, names in os.walk(setup["work"]):  # a killed call's worker may delete here
         for name in names:
             with suppress(FileNotFoundError):
                 kept += os.path.getsize(os.path.join(folder, name))
@@ -431,7 +443,6 @@ def main(argv=None):
               f"{100 * accuracy:.1f} % in {sum(line['seconds'].values()):.0f} s"
               + (f"; {left()}" if cell["phase"] != "start" else ""), flush=True)
 
-    out.parent.mkdir(parents=True, exist_ok=True)
     if args.plan:
         timed = {line["cell"]["arm"] for line in lines
                  if line["cell"]["phase"] != "start"}
@@ -443,6 +454,8 @@ def main(argv=None):
         else:
             print(left())
         return
+    out.parent.mkdir(parents=True, exist_ok=True)
+    begin(setup)
     if cells := missing():
         check_disk(setup, min(args.jobs, len(cells)))
     if out.exists():  # half a line, of a run that was killed, would swallow the next

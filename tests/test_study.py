@@ -597,16 +597,17 @@ def here(monkeypatch, tmp_path):
     return argv, ran, tmp_path / "out.jsonl"
 
 
-def study_args(argv):
+def study_args(argv, **other):
     """The arguments of `study.prepare` for the command line of `here`."""
-    return SimpleNamespace(quick=False, grid="real", model=argv[3], data="train.jsonl", out="",
-                           test="test.jsonl", device="cpu", arms="", seeds=0, first_seed=0,
-                           rates="", also=argv[-1][7:])
+    known = dict(quick=False, grid="real", model=argv[3], data="train.jsonl", out="",
+                 test="test.jsonl", device="cpu", arms="", seeds=0, first_seed=0, rates="",
+                 also=argv[-1][7:])
+    return SimpleNamespace(**known | other)
 
 
 def gsm8k_args(argv, **other):
     """The arguments of `study.prepare` for the grid "gsm8k" with the files of `here`."""
-    return SimpleNamespace(**{**vars(study_args(argv)), "grid": "gsm8k", "also": "", **other})
+    return study_args(argv, **{"grid": "gsm8k", "also": "", **other})
 
 
 def test_the_gsm8k_grid_lists_its_cells(here):
@@ -645,6 +646,29 @@ def test_a_gsm8k_cell_s_command_line_parses(here, monkeypatch, arm, phase):
     assert (config.max_new_tokens, config.snapshot_every, config.save_every) == (512, 50, 0)
     assert arm != "vine" or (config.continuations, config.cut) == (4, "newline")
     assert config.credit == ("shuffled" if arm == "shuffled" else "method")
+
+
+def test_studies_that_differ_share_no_folder(here, monkeypatch):
+    """Other lines, data, device, model or settings: another folder, so neither a training file nor
+    a checkpoint of one is ever taken for the other's. The same again, and another card of the same
+    kind, find their own."""
+    argv, _, _ = here
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    rows = Path("train.jsonl").read_text().splitlines(keepends=True)
+    Path("other.jsonl").write_text("".join(rows[1:]))
+    Path("solved.jsonl").write_text("".join(
+        json.dumps({**json.loads(row), "solution": "by hand"}) + "\n" for row in rows))
+
+    def folder(**changed):
+        return study.prepare(study_args(argv, **changed))[0]["work"]
+
+    folders = [folder(), folder(out="b.jsonl"), folder(data="other.jsonl"),
+               folder(data="solved.jsonl"), folder(test="other.jsonl"), folder(device="cuda"),
+               folder(model=str(ROOT / "data/tiny_long/tiny")), folder(also="--warmup 3")]
+    assert len(set(folders)) == len(folders)
+    assert folder() == folders[0] and folder(device="cuda:1") == folders[5]
+    assert folder(out=os.path.abspath("b.jsonl")) == folders[1]
+    assert all(name.startswith("runs/study/real-") for name in folders)
 
 
 def test_gsm8k_cells_of_another_batch_or_card_are_not_mixed(here):
@@ -693,9 +717,13 @@ def test_cells_that_do_not_fit_on_the_disk_together_do_not_begin(here, monkeypat
 
 
 def test_a_plan_trains_nothing(here, capsys):
-    """An hour on somebody's card is no part of the question how long it would take."""
+    """An hour on somebody's card is no part of the question how long it would take, and nothing
+    is written, not even where the cells would be."""
     argv, ran, out = here
+    before = sorted(Path().rglob("*"))
+    study.main([*argv, "--out", "folder/out.jsonl", "--plan"])
     study.main([*argv, "--plan"])
+    assert sorted(Path().rglob("*")) == before
     said = capsys.readouterr().out.splitlines()[-1]
     assert "5 cells left, for an unknown time" in said and "no cell has been timed yet" in said
     point = dict(right="11", samples=2, lenient="11", length=3, truncated=0, step=3)
@@ -731,8 +759,9 @@ def test_a_grid_end_to_end_and_once(here, capsys):
     assert len(lines[1]["final"]["right"]) == 6 and len(final["reward"]) == 3
     assert "--credit shuffled" in final["command"]
     assert not any(str(path) in json.dumps(lines) for path in (ROOT, out.parent))
-    assert final["tokens"] > 3 * 8 and not list(Path("runs/study/real").glob("final-*/"))
-    asked, kept = (set(Path(f"runs/study/real/{part}.jsonl").read_text().splitlines())
+    assert final["tokens"] > 3 * 8 and not list(Path("runs/study").glob("*/final-*/"))
+    work = study.prepare(study_args(argv, out="out.jsonl"))[0]["work"]
+    asked, kept = (set(Path(f"{work}/{part}.jsonl").read_text().splitlines())
                    for part in ("train", "validation_rows"))
     assert len(asked) == 34 and len(kept) == 6 and not asked & kept
 
@@ -756,6 +785,7 @@ def test_a_cell_goes_on_from_its_checkpoint(here):
     first two steps ran before, and they are not run again."""
     argv, _, out = here
     settings, _ = study.prepare(study_args(argv))
+    study.begin(settings)
     cell = dict(phase="final", arm="grpo", rate=1e-3, seed=0)
     unbroken = study.run_cell(cell, settings)
     folder = study.folder_of(cell, settings)
