@@ -41,7 +41,7 @@ import shlex
 import shutil
 import sys
 import time
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # workers inherit it; another number changes the rounding
@@ -59,7 +59,7 @@ import evaluate
 import problems
 from engine.checkpoints import find
 from engine.errors import BadInput, run_cli
-from engine.files import append, write
+from engine.files import append, hold, lock, release, write
 from engine.flags import flags, parse
 
 # ------------------------------------------------------------------------------ the grids
@@ -150,8 +150,24 @@ def score(model, tokenizer, rows, step, samples, seed, config, temperature=1.0):
             "truncated": round(found["truncated"], 4)}
 
 
+def train_on(cell, setup):
+    """Train the cell, from its checkpoint if there is one. Returns the steps' metrics (dicts)."""
+    folder, goes_on = folder_of(cell, setup), []
+    if folder.exists():
+        hold(folder)
+        try:
+            find(str(folder))
+            goes_on = ["--resume", folder]
+        except BadInput:  # no complete checkpoint, so start again
+            release(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+    train(cell, setup, "--name", folder, *goes_on)
+    return [json.loads(text) for text in (folder / "metrics.jsonl").open()]
+
+
 def run_cell(cell, setup):
-    """Train and evaluate; returns the line (dict). What the scripts print goes to FOLDER.log."""
+    """Train and evaluate; returns the line (dict). What the scripts print goes to FOLDER.log.
+    Raises BadInput if a worker of a killed call still ends its step in this cell."""
     folder, began = folder_of(cell, setup), time.time()
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{folder}.log", "a") as log, redirect_stdout(log), redirect_stderr(log):
@@ -162,15 +178,8 @@ def run_cell(cell, setup):
             at_end, tokenizer = problems.load_policy(setup["model"], card(setup["device"]))
             snapshots, sampled, step = [], [], 0
         else:
-            try:
-                find(str(folder))
-                goes_on = ["--resume", folder]
-            except BadInput:  # no complete checkpoint, so start again
-                shutil.rmtree(folder, ignore_errors=True)
-                goes_on = []
-            train(cell, setup, "--name", folder, *goes_on)
+            metrics = train_on(cell, setup)
             at_end, tokenizer = problems.load_policy(folder / "checkpoint", card(setup["device"]))
-            metrics = [json.loads(text) for text in (folder / "metrics.jsonl").open()]
             snapshots, step = sorted(folder.glob("snapshots/step_*")), metrics[-1]["step"]
             shown = arguments(cell, {**setup, "model": Path(setup["model"]).name,
                                      "train": Path(setup["train"]).name})
@@ -356,12 +365,25 @@ def prepare(args):
     return setup, out
 
 
-def begin(setup):
-    """Make the work folder with its problems."""
+@contextmanager
+def alone(out, setup):
+    """Inside, this process alone runs the cells of `out`, in a work folder that holds the
+    problems. Raises BadInput if another process has them."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        held = lock(os.path.realpath(out) + ".lock")
+    except BlockingIOError:
+        raise BadInput(f"--out {out}: another process is running this study; wait for it, or take "
+                       "another file.") from None
     work = Path(setup["work"])
     work.mkdir(parents=True, exist_ok=True)
     for name, text in setup.pop("files").items():
         write(work / name, text)
+    try:
+        yield
+    finally:
+        if held:
+            held.close()
 
 
 def check_disk(setup, jobs):
@@ -391,7 +413,67 @@ def load(path, setup):
     return lines
 
 
-def main(argv=None):
+# ------------------------------------------------------------------------------ the commands
+
+
+def missing(phases, setup, lines):
+    """The cells of these phases without a line; a final cell has the rate None before its sweep is
+    done."""
+    return [cell for phase in ("start", "sweep", "final") if phase in phases
+            for cell in cells_of(phase, setup, lines)]
+
+
+def left(cells, jobs, setup, lines):
+    """How many cells are left, and how long they take: a text. Asked after every cell, so it must
+    not take longer than a cell."""
+    seconds = seconds_of(cells, setup, lines) / jobs
+    known = not math.isnan(seconds)
+    time_left = f"about {seconds / 60:.0f} min" if known else "for an unknown time"
+    return f"{len(cells)} cells left, {time_left} with --jobs {jobs}"
+
+
+def plan(phases, jobs, setup, lines):
+    """What --plan says."""
+    cells = missing(phases, setup, lines)
+    said = left(cells, jobs, setup, lines)
+    timed = {line["cell"]["arm"] for line in lines if line["cell"]["phase"] != "start"}
+    unknown = sorted({cell["arm"] for cell in cells} - timed)
+    if not timed:
+        said += ": no cell has been timed yet; ask again when the first is done"
+    elif unknown:
+        said += f"; not measured yet, so counted as the others: {', '.join(unknown)}"
+    return said
+
+
+def run(phases, jobs, setup, out):
+    """Run the cells that are missing. Returns all lines."""
+    lines = load(out, setup)
+    ask = functools.partial(missing, phases, setup, lines)
+
+    def done(cell, line):
+        append(out, [line])
+        lines.append(line)
+        shutil.rmtree(folder_of(cell, setup), ignore_errors=True)
+        accuracy = scores(line["final"]).mean().item()
+        time_left = f"; {left(ask(), jobs, setup, lines)}" if cell["phase"] != "start" else ""
+        print(f"{cell['phase']} {cell['arm']} lr {cell['rate'] or 0:g} seed {cell['seed']}: "
+              f"{100 * accuracy:.1f} % in {sum(line['seconds'].values()):.0f} s{time_left}",
+              flush=True)
+
+    if cells := ask():
+        check_disk(setup, min(jobs, len(cells)))
+    if out.exists():  # half a line, of a run that was killed, would swallow the next
+        os.truncate(out, out.read_bytes().rfind(b"\n") + 1)
+    while cells := [cell for cell in ask() if cell["rate"] is not None]:
+        lost = run_all(cells, functools.partial(run_cell, setup=setup), jobs, done, BadInput)
+        if lost:
+            raise BadInput(f"{len(lost)} cells were lost with their workers ({lost[0]}, ...; logs "
+                           f"in {setup['work']}); the same command runs them again.")
+    return lines
+
+
+def read_flags(argv):
+    """The flags (a Namespace). Raises BadInput for numbers and phases that cannot be."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     add = parser.add_argument
     add("--grid", default="embedded", choices=["embedded", "long", "real", "gsm8k"],
@@ -415,56 +497,20 @@ def main(argv=None):
     if args.jobs < 1 or args.seeds < 0 or args.first_seed < 0:
         raise BadInput(f"--jobs {args.jobs} --seeds {args.seeds} --first-seed {args.first_seed}: "
                        "at least 1 job; 0 seeds: all; the first is 0 or more.")
-    phases = args.phases.split(",")
-    if not set(phases) <= {"start", "sweep", "final"}:
+    if not set(args.phases.split(",")) <= {"start", "sweep", "final"}:
         raise BadInput(f"--phases {args.phases}: there are start, sweep, final.")
+    return args
+
+
+def main(argv=None):
+    args = read_flags(argv)
     setup, out = prepare(args)
-    job = functools.partial(run_cell, setup=setup)
-
-    lines = load(out, setup)
-
-    def missing():  # a final cell whose sweep is not done has the rate None
-        return [cell for phase in ("start", "sweep", "final") if phase in phases
-                for cell in cells_of(phase, setup, lines)]
-
-    def left():  # asked after every cell, so it must not take longer than a cell
-        cells = missing()
-        seconds = seconds_of(cells, setup, lines) / args.jobs
-        known = not math.isnan(seconds)
-        time_left = f"about {seconds / 60:.0f} min" if known else "for an unknown time"
-        return f"{len(cells)} cells left, {time_left} with --jobs {args.jobs}"
-
-    def done(cell, line):
-        append(out, [line])
-        lines.append(line)
-        shutil.rmtree(folder_of(cell, setup), ignore_errors=True)
-        accuracy = scores(line["final"]).mean().item()
-        print(f"{cell['phase']} {cell['arm']} lr {cell['rate'] or 0:g} seed {cell['seed']}: "
-              f"{100 * accuracy:.1f} % in {sum(line['seconds'].values()):.0f} s"
-              + (f"; {left()}" if cell["phase"] != "start" else ""), flush=True)
-
+    phases = args.phases.split(",")
     if args.plan:
-        timed = {line["cell"]["arm"] for line in lines
-                 if line["cell"]["phase"] != "start"}
-        unknown = sorted({cell["arm"] for cell in missing()} - timed)
-        if not timed:
-            print(f"{left()}: no cell has been timed yet; ask again when the first is done")
-        elif unknown:
-            print(f"{left()}; not measured yet, so counted as the others: {', '.join(unknown)}")
-        else:
-            print(left())
+        print(plan(phases, args.jobs, setup, load(out, setup)))
         return
-    out.parent.mkdir(parents=True, exist_ok=True)
-    begin(setup)
-    if cells := missing():
-        check_disk(setup, min(args.jobs, len(cells)))
-    if out.exists():  # half a line, of a run that was killed, would swallow the next
-        os.truncate(out, out.read_bytes().rfind(b"\n") + 1)
-    while cells := [cell for cell in missing() if cell["rate"] is not None]:
-        lost = run_all(cells, job, args.jobs, done, BadInput)
-        if lost:
-            raise BadInput(f"{len(lost)} cells were lost with their workers ({lost[0]}, ...; logs "
-                           f"in {setup['work']}); the same command runs them again.")
+    with alone(out, setup):
+        lines = run(phases, args.jobs, setup, out)
     print(tables.render(lines, families_of(out)))
     print(f"lines: {out}; the tables of results/README.md: python results/tables.py")
 

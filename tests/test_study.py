@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -671,6 +672,57 @@ def test_studies_that_differ_share_no_folder(here, monkeypatch):
     assert all(name.startswith("runs/study/real-") for name in folders)
 
 
+@contextmanager
+def locked(path):
+    """Another process holds this lock file."""
+    code = ("import fcntl, sys; file = open(sys.argv[1], 'a'); fcntl.lockf(file, fcntl.LOCK_EX); "
+            "print(1, flush=True); sys.stdin.read()")
+    with subprocess.Popen([sys.executable, "-c", code, path], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        try:
+            yield
+        finally:
+            other.stdin.close()
+
+
+def test_one_process_at_a_time_runs_a_study(here, monkeypatch):
+    """Two would train in one folder, each remove what the other trains in, and write every line
+    twice. From another folder, by a link, it is the same study; another --out is another, and a
+    plan may be asked for at any time."""
+    argv, ran, out = here
+    Path("link.jsonl").symlink_to(out)
+    monkeypatch.setattr(study, "run_all", lambda cells, *_: ran.append(cells) or cells)
+    with locked("out.jsonl.lock"):
+        for name in (str(out), "link.jsonl"):
+            with pytest.raises(BadInput, match=f"--out {name}: another process is running"):
+                study.main([*argv, "--out", name])
+        assert not ran and not Path("runs").exists()
+        study.main([*argv, "--plan"])
+        with pytest.raises(BadInput, match="cells were lost"):
+            study.main([*argv, "--out", "b.jsonl"])
+    with pytest.raises(BadInput, match="cells were lost"):
+        study.main(argv)
+    assert len(ran) == 2 and len(list(Path("runs/study").iterdir())) == 2
+
+
+def test_a_cell_that_another_process_trains_is_left_alone(here, monkeypatch):
+    """A worker whose parent was killed ends its step, for minutes on a real model, and has no
+    checkpoint before that. The next call may not remove its folder; later it starts again."""
+    argv, _, _ = here
+    setup, _ = study.prepare(study_args(argv))
+    cell = dict(phase="final", arm="grpo", rate=1e-3, seed=0)
+    folder = study.folder_of(cell, setup)
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(study, "train", lambda *_: (
+        folder.mkdir(), (folder / "metrics.jsonl").touch()))
+    with locked(folder / "lock"):
+        with pytest.raises(BadInput, match="another process is training"):
+            study.train_on(cell, setup)
+        assert (folder / "lock").exists()
+    assert study.train_on(cell, setup) == [] and not (folder / "lock").exists()
+
+
 def test_gsm8k_cells_of_another_batch_or_card_are_not_mixed(here):
     argv, _, out = here
     setup = study.prepare(gsm8k_args(argv))[0]
@@ -785,7 +837,8 @@ def test_a_cell_goes_on_from_its_checkpoint(here):
     first two steps ran before, and they are not run again."""
     argv, _, out = here
     settings, _ = study.prepare(study_args(argv))
-    study.begin(settings)
+    with study.alone(Path("out.jsonl"), settings):
+        pass
     cell = dict(phase="final", arm="grpo", rate=1e-3, seed=0)
     unbroken = study.run_cell(cell, settings)
     folder = study.folder_of(cell, settings)
