@@ -151,18 +151,20 @@ def score(model, tokenizer, rows, step, samples, seed, config, temperature=1.0):
 
 
 def train_on(cell, setup):
-    """Train the cell, from its checkpoint if there is one. Returns the steps' metrics (dicts)."""
-    folder, goes_on = folder_of(cell, setup), []
+    """Train the cell, from its checkpoint if there is one. Returns the metrics (dicts) of all steps
+    and the seconds of those that an earlier call trained."""
+    folder, goes_on, first = folder_of(cell, setup), [], 0
     if folder.exists():
         hold(folder)
         try:
-            find(str(folder))
-            goes_on = ["--resume", folder]
+            manifest = find(str(folder)) / "manifest.json"
+            first, goes_on = json.loads(manifest.read_text())["step"], ["--resume", folder]
         except BadInput:  # no complete checkpoint, so start again
             release(folder)
             shutil.rmtree(folder, ignore_errors=True)
     train(cell, setup, "--name", folder, *goes_on)
-    return [json.loads(text) for text in (folder / "metrics.jsonl").open()]
+    metrics = [json.loads(text) for text in (folder / "metrics.jsonl").open()]
+    return metrics, sum(one["seconds"] for one in metrics if one["step"] <= first)
 
 
 def run_cell(cell, setup):
@@ -176,9 +178,9 @@ def run_cell(cell, setup):
         line = {"cell": cell, "settings": setup["settings"]}
         if cell["phase"] == "start":
             at_end, tokenizer = problems.load_policy(setup["model"], card(setup["device"]))
-            snapshots, sampled, step = [], [], 0
+            snapshots, sampled, step, earlier = [], [], 0, 0
         else:
-            metrics = train_on(cell, setup)
+            metrics, earlier = train_on(cell, setup)
             at_end, tokenizer = problems.load_policy(folder / "checkpoint", card(setup["device"]))
             snapshots, step = sorted(folder.glob("snapshots/step_*")), metrics[-1]["step"]
             shown = arguments(cell, {**setup, "model": Path(setup["model"]).name,
@@ -208,7 +210,7 @@ def run_cell(cell, setup):
         described = evaluate.describe(at_end, held_out)
     line |= {"weights_sha256": described["weights_sha256"], "made_on": described["made_on"],
              "tokens": round(sum(sampled)), "tokens_by_step": [round(n) for n in sampled],
-             "seconds": {"train": round(trained - began, 1),
+             "seconds": {"train": round(earlier + trained - began, 1),
                          "evaluate": round(time.time() - trained, 1)}}
     line["made_on"]["load"] = round(os.getloadavg()[0], 1)
     return line

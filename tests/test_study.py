@@ -720,7 +720,7 @@ def test_a_cell_that_another_process_trains_is_left_alone(here, monkeypatch):
         with pytest.raises(BadInput, match="another process is training"):
             study.train_on(cell, setup)
         assert (folder / "lock").exists()
-    assert study.train_on(cell, setup) == [] and not (folder / "lock").exists()
+    assert study.train_on(cell, setup) == ([], 0) and not (folder / "lock").exists()
 
 
 def test_gsm8k_cells_of_another_batch_or_card_are_not_mixed(here):
@@ -844,8 +844,12 @@ def test_a_cell_goes_on_from_its_checkpoint(here):
     folder = study.folder_of(cell, settings)
     study.shutil.rmtree(folder)
     study.train(cell, {**settings, "steps": 2, "work": "x"}, "--name", folder)
-    before = (folder / "metrics.jsonl").read_text()
+    metrics = [json.loads(text) for text in (folder / "metrics.jsonl").open()]
+    before = "".join(json.dumps(one | {"seconds": 1000}) + "\n" for one in metrics)
+    lost = json.dumps(metrics[0] | {"step": 3, "seconds": 7000}) + "\n"  # after the checkpoint
+    (folder / "metrics.jsonl").write_text(before + lost)
     broken = study.run_cell(cell, settings)
     assert (folder / "metrics.jsonl").read_text().startswith(before)
+    assert 2000 < broken["seconds"]["train"] < 2100  # else a long cell would seem a short one
     for key in ("final", "greedy", "curve", "reward", "weights_sha256", "tokens", "command"):
         assert broken[key] == unbroken[key], key
