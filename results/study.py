@@ -313,6 +313,31 @@ def seconds_of(cells, setup, lines):
     return total
 
 
+def split(data, test, most):
+    """(training, validation, held-out rows): the last of the training file validate, a fifth of it
+    but `most` at most. A problem is in one part alone, the last of those that have it. Raises
+    BadInput if nothing is left to train on or to validate."""
+    rows, held_out = problems.load_problems(data, "train"), problems.load_problems(test, "test")
+    rows = without(rows, held_out, "are in --test, too")
+    cut = len(rows) - min(most, len(rows) // 5)
+    validation = rows[cut:]
+    train = without(rows[:cut], validation, "are among the validation problems, too")
+    if not train or not validation:
+        raise BadInput(f"--data {data}: has {len(rows)} problems that are not in --test, the last "
+                       "fifth of which validates; that leaves none to "
+                       f"{'train on' if validation else 'validate'}, so take a larger file.")
+    return train, validation, held_out
+
+
+def without(rows, others, what):
+    """The rows whose problem, but for spaces, is in none of the others; says how many are not."""
+    known = set(map(problems.same_problem, others))
+    kept = [row for row in rows if problems.same_problem(row) not in known]
+    if len(kept) < len(rows):
+        print(f"--data: {len(rows) - len(kept)} problems {what}; nobody trains on them")
+    return kept
+
+
 def prepare(args):
     """The setup (dict) of a grid, and the path of its lines. Writes nothing: setup["files"] holds
     {name: text} of its training and validation problems, for setup["work"]."""
@@ -321,9 +346,9 @@ def prepare(args):
     if name in ("real", "gsm8k") and not (args.model and args.data and args.test):
         raise BadInput(f"--grid {name}: needs --model FOLDER --data TRAIN.jsonl --test TEST.jsonl.")
     data = args.data or grid.get("data", "arithmetic")
-    test = args.test or grid.get("data", "arithmetic")
     setup = {**grid, "model": args.model or grid.get("model", "tiny"), "device": args.device,
-             "also": f"{grid.get('also', '')} {args.also}".strip(), "test": test}
+             "also": f"{grid.get('also', '')} {args.also}".strip(), 
+             "test": args.test or grid.get("data", "arithmetic")}
     asked = [*shlex.split(setup["also"]), "--model", setup["model"]]
     parse(flags("grpo", ""), asked)  # or refuse now
     if args.arms:
@@ -337,17 +362,12 @@ def prepare(args):
             setup["rates"] = [math.nan]
         if not 0 < setup["rates"][0] <= setup["rates"][-1] < 1:
             raise BadInput(f"--rates {args.rates}: not numbers between 0 and 1, comma between.")
-    rows = problems.load_problems(data, "train")
-    held_out = problems.load_problems(test, "test")
-    asked = {row["problem"] for row in held_out}
-    known, rows = len(rows), [row for row in rows if row["problem"] not in asked]
-    if len(rows) < known:
-        print(f"--data: {known - len(rows)} problems are in --test, too; nobody trains on them")
+    train, validation, held_out = split(data, setup["test"], grid["validation"])
     setup |= {"seeds": args.seeds or setup["seeds"], "first_seed": args.first_seed,
               "held_out": len(held_out[:grid["final"]])}
-    validation = min(grid["validation"], len(rows) // 5)
-    parts = {"train": rows[:-validation], "validation_rows": rows[-validation:]}
-    texts = [[[row["problem"], row["answer"]] for row in part] for part in (rows, held_out)]
+    parts = {"train": train, "validation_rows": validation}
+    texts = [[[row["problem"], row["answer"]] for row in part]
+             for part in (train + validation, held_out)]
     setup["settings"] = {
         **{k: grid[k] for k in ("steps", "every", "validation", "curve", "final", "samples")},
         "model": Path(setup["model"]).name, "also": setup["also"],

@@ -657,19 +657,52 @@ def test_studies_that_differ_share_no_folder(here, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     rows = Path("train.jsonl").read_text().splitlines(keepends=True)
     Path("other.jsonl").write_text("".join(rows[1:]))
-    Path("solved.jsonl").write_text("".join(
-        json.dumps({**json.loads(row), "solution": "by hand"}) + "\n" for row in rows))
+    write(Path("solved.jsonl"), [{**json.loads(row), "solution": "by hand"} for row in rows])
+    Path("held.jsonl").write_text(Path("test.jsonl").read_text().partition("\n")[2])
 
     def folder(**changed):
         return study.prepare(study_args(argv, **changed))[0]["work"]
 
     folders = [folder(), folder(out="b.jsonl"), folder(data="other.jsonl"),
-               folder(data="solved.jsonl"), folder(test="other.jsonl"), folder(device="cuda"),
+               folder(data="solved.jsonl"), folder(test="held.jsonl"), folder(device="cuda"),
                folder(model=str(ROOT / "data/tiny_long/tiny")), folder(also="--warmup 3")]
     assert len(set(folders)) == len(folders)
     assert folder() == folders[0] and folder(device="cuda:1") == folders[5]
     assert folder(out=os.path.abspath("b.jsonl")) == folders[1]
     assert all(name.startswith("runs/study/real-") for name in folders)
+
+
+def test_no_problem_is_in_two_parts(here, capsys):
+    """20 problems of which 4 validate. The first is a test problem but for a space, two others are
+    validation problems but for a line's end: 16 are trained on, and it is said why."""
+    rows = [json.loads(text) for text in Path("train.jsonl").read_text().splitlines()][:20]
+    held = [json.loads(text) for text in Path("test.jsonl").read_text().splitlines()]
+    first = {**held[0], "problem": held[0]["problem"].replace(" ", "  ")}
+    repeats = [{**row, "problem": row["problem"] + "\n"} for row in rows[-2:]]
+    write(Path("more.jsonl"), [first, *repeats, *rows])
+    train, validation, test = study.split("more.jsonl", "test.jsonl", 100)
+    assert [len(part) for part in (train, validation, test)] == [16, 4, 8]
+    assert [row["problem"] for row in train + validation] == [row["problem"] for row in rows]
+    said = capsys.readouterr().out
+    assert "1 problems are in --test, too" in said and "2 problems are among the valid" in said
+
+
+@pytest.mark.parametrize("n, left", [(0, 0), (4, 0), (5, 4), (10, 8)])
+def test_a_file_too_small_to_validate_is_refused(here, n, left):
+    """Fewer than 5: a fifth is no problem, and rows[:-0] none to train on. With none but test
+    problems there is nothing at all; 5 copies of one problem would validate on what they train."""
+    argv, ran, _ = here
+    rows = Path("train.jsonl").read_text().splitlines(keepends=True)[:n]
+    Path("few.jsonl").write_text("".join(rows) + Path("test.jsonl").read_text())
+    if left:
+        assert len(study.split("few.jsonl", "test.jsonl", 100)[0]) == left
+        return
+    with pytest.raises(BadInput, match=f"--data few.jsonl: has {n} problems .* none to validate"):
+        study.main([*argv, "--data", "few.jsonl"])
+    write(Path("few.jsonl"), [{"problem": "Start with 1, add 1.", "answer": "2"}] * 5)
+    with pytest.raises(BadInput, match="none to train on"):
+        study.main([*argv, "--data", "few.jsonl"])
+    assert not ran
 
 
 @contextmanager
