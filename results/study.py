@@ -61,6 +61,7 @@ from engine.checkpoints import find
 from engine.errors import BadInput, run_cli
 from engine.files import append, hold, lock, release, write
 from engine.flags import flags, parse
+from models import check_device
 
 # ------------------------------------------------------------------------------ the grids
 
@@ -345,11 +346,15 @@ def prepare(args):
     grid, out = GRIDS[name], Path(args.out or HERE / f"study_{name}.jsonl")
     if name in ("real", "gsm8k") and not (args.model and args.data and args.test):
         raise BadInput(f"--grid {name}: needs --model FOLDER --data TRAIN.jsonl --test TEST.jsonl.")
+    check_device(args.device)
     data = args.data or grid.get("data", "arithmetic")
     setup = {**grid, "model": args.model or grid.get("model", "tiny"), "device": args.device,
              "also": f"{grid.get('also', '')} {args.also}".strip(), 
              "test": args.test or grid.get("data", "arithmetic")}
-    asked = [*shlex.split(setup["also"]), "--model", setup["model"]]
+    try:
+        asked = [*shlex.split(setup["also"]), "--model", setup["model"]]
+    except ValueError as error:
+        raise BadInput(f"--also {args.also}: cannot be cut into flags ({error}).") from None
     parse(flags("grpo", ""), asked)  # or refuse now
     if args.arms:
         setup["arms"] = args.arms.split(",")

@@ -655,6 +655,7 @@ def test_studies_that_differ_share_no_folder(here, monkeypatch):
     kind, find their own."""
     argv, _, _ = here
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
     rows = Path("train.jsonl").read_text().splitlines(keepends=True)
     Path("other.jsonl").write_text("".join(rows[1:]))
     write(Path("solved.jsonl"), [{**json.loads(row), "solution": "by hand"} for row in rows])
@@ -770,6 +771,18 @@ def test_gsm8k_cells_of_another_batch_or_card_are_not_mixed(here):
     for name, value in (("card", "another card"), ("steps", 100), ("flags_of", {})):
         with pytest.raises(BadInput, match=name):
             study.load(out, {**setup, "settings": {**setup["settings"], name: value}})
+
+
+@pytest.mark.parametrize("grid", ["embedded", "gsm8k"])
+@pytest.mark.parametrize("flags, said", [
+    (["--device", "bogus"], "--device bogus: no device"), (["--device", "cuda"], "no CUDA card"),
+    (["--also=--name 'x"], "--also --name 'x: .*No closing quotation")])
+def test_what_no_cell_could_run_with_is_refused_at_once(here, monkeypatch, grid, flags, said):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    for more in ([], ["--plan"]):
+        with pytest.raises(BadInput, match=said):
+            study.main([*here[0][:-1], "--grid", grid, *flags, *more])
+    assert not Path("runs").exists()
 
 
 def test_phases_are_checked_and_cut_the_plan(here, capsys):
