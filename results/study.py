@@ -349,15 +349,21 @@ def prepare(args):
     check_device(args.device)
     data = args.data or grid.get("data", "arithmetic")
     setup = {**grid, "model": args.model or grid.get("model", "tiny"), "device": args.device,
-             "also": f"{grid.get('also', '')} {args.also}".strip(), 
-             "test": args.test or grid.get("data", "arithmetic")}
+             "also": f"{grid.get('also', '')} {args.also}".strip(),
+             "test": args.test or grid.get("data", "arithmetic"),
+             "seeds": args.seeds or grid["seeds"], "first_seed": args.first_seed}
+    seeds = range(setup["first_seed"], setup["first_seed"] + setup["seeds"])
+    if taken := [seed for seed in SWEEP_SEEDS if seed in seeds]:
+        raise BadInput(f"--first-seed {args.first_seed} --seeds {setup['seeds']}: on seed "
+                       f"{taken[0]} the sweep chooses the rates, so no final cell may have it; "
+                       "take others.")
     try:
         asked = [*shlex.split(setup["also"]), "--model", setup["model"]]
     except ValueError as error:
         raise BadInput(f"--also {args.also}: cannot be cut into flags ({error}).") from None
     parse(flags("grpo", ""), asked)  # or refuse now
     if args.arms:
-        setup["arms"] = args.arms.split(",")
+        setup["arms"] = list(dict.fromkeys(args.arms.split(",")))  # twice would train twice
         if not set(setup["arms"]) <= {*ARMS, *ABLATIONS}:
             raise BadInput(f"--arms {args.arms}: there are {', '.join([*ARMS, *ABLATIONS])}.")
     if args.rates:
@@ -368,8 +374,7 @@ def prepare(args):
         if not 0 < setup["rates"][0] <= setup["rates"][-1] < 1:
             raise BadInput(f"--rates {args.rates}: not numbers between 0 and 1, comma between.")
     train, validation, held_out = split(data, setup["test"], grid["validation"])
-    setup |= {"seeds": args.seeds or setup["seeds"], "first_seed": args.first_seed,
-              "held_out": len(held_out[:grid["final"]])}
+    setup["held_out"] = len(held_out[:grid["final"]])
     parts = {"train": train, "validation_rows": validation}
     texts = [[[row["problem"], row["answer"]] for row in part]
              for part in (train + validation, held_out)]

@@ -785,6 +785,24 @@ def test_what_no_cell_could_run_with_is_refused_at_once(here, monkeypatch, grid,
     assert not Path("runs").exists()
 
 
+def test_a_final_cell_has_no_seed_of_the_sweep(here):
+    """Seed 100 is the sweep's (`here` leaves it one): 99 and 100 are refused, 98 and 99 are not,
+    nor are 101 and 102. The grid's own number of seeds counts, too."""
+    argv, ran, _ = here
+    for first, seeds in ((99, 2), (100, 0), (0, 101), (100, 1)):
+        with pytest.raises(BadInput, match=f"--first-seed {first} --seeds .* seed 100 the sweep"):
+            study.main([*argv, "--first-seed", str(first), "--seeds", str(seeds)])
+    for first in (98, 101):
+        study.main([*argv, "--first-seed", str(first), "--seeds", "2", "--plan"])
+    assert not ran
+
+
+def test_an_arm_named_twice_runs_once(here):
+    """Two workers would train each of its cells in one folder."""
+    setup, _ = study.prepare(study_args(here[0], arms="grpo,shuffled,grpo", rates="1e-4"))
+    assert [cell["arm"] for cell in study.cells_of("final", setup, [])] == ["grpo", "shuffled"]
+
+
 def test_phases_are_checked_and_cut_the_plan(here, capsys):
     argv, ran, _ = here
     study.main([*argv, "--plan", "--phases", "start,sweep"])
