@@ -339,15 +339,13 @@ def without(rows, others, what):
     return kept
 
 
-def prepare(args):
-    """The setup (dict) of a grid, and the path of its lines. Writes nothing: setup["files"] holds
-    {name: text} of its training and validation problems, for setup["work"]."""
-    name = "quick" if args.quick else args.grid
-    grid, out = GRIDS[name], Path(args.out or HERE / f"study_{name}.jsonl")
+def asked_for(args, name):
+    """The setup (dict) of the grid `name` as the flags change it. Raises BadInput for flags with
+    which no cell could run, or which would make it another cell than its line says."""
+    grid = GRIDS[name]
     if name in ("real", "gsm8k") and not (args.model and args.data and args.test):
         raise BadInput(f"--grid {name}: needs --model FOLDER --data TRAIN.jsonl --test TEST.jsonl.")
     check_device(args.device)
-    data = args.data or grid.get("data", "arithmetic")
     setup = {**grid, "model": args.model or grid.get("model", "tiny"), "device": args.device,
              "also": f"{grid.get('also', '')} {args.also}".strip(),
              "test": args.test or grid.get("data", "arithmetic"),
@@ -357,11 +355,6 @@ def prepare(args):
         raise BadInput(f"--first-seed {args.first_seed} --seeds {setup['seeds']}: on seed "
                        f"{taken[0]} the sweep chooses the rates, so no final cell may have it; "
                        "take others.")
-    try:
-        asked = [*shlex.split(setup["also"]), "--model", setup["model"]]
-    except ValueError as error:
-        raise BadInput(f"--also {args.also}: cannot be cut into flags ({error}).") from None
-    parse(flags("grpo", ""), asked)  # or refuse now
     if args.arms:
         setup["arms"] = list(dict.fromkeys(args.arms.split(",")))  # twice would train twice
         if not set(setup["arms"]) <= {*ARMS, *ABLATIONS}:
@@ -373,6 +366,42 @@ def prepare(args):
             setup["rates"] = [math.nan]
         if not 0 < setup["rates"][0] <= setup["rates"][-1] < 1:
             raise BadInput(f"--rates {args.rates}: not numbers between 0 and 1, comma between.")
+    check_also(args.also, setup)
+    return setup
+
+
+def check_also(also, setup):
+    """Raise BadInput for an --also that is none, or that sets what the cells set themselves: it
+    comes last on their command lines, so each would be another cell than its line says."""
+    try:
+        given = shlex.split(also)
+    except ValueError as error:
+        raise BadInput(f"--also {also}: cannot be cut into flags ({error}).") from None
+    own = {"name", "resume"}
+    for arm in setup["arms"]:
+        cell = dict(phase="final", arm=arm, rate=0, seed=0)
+        own |= named(arguments(cell, {**setup, "train": "", "also": ""}))
+    if taken := sorted(own & named(given)):
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in taken)
+        raise BadInput(f"--also {also}: the cells set {names} themselves; leave that out.")
+    parse(flags("grpo", ""), [*given, "--model", setup["model"]])  # or refuse now
+
+
+def named(argv):
+    """The names that these flags of grpo.py set. Only argparse knows what an abbreviation is."""
+    parser = flags("grpo", "")
+    parser.set_defaults(**dict.fromkeys(vars(parser.parse_args([]))))
+    found, _ = parser.parse_known_args(argv)  # an arm's own flags are unknown
+    return {name for name, value in vars(found).items() if value is not None}
+
+
+def prepare(args):
+    """The setup (dict) of a grid, and the path of its lines. Writes nothing: setup["files"] holds
+    {name: text} of its training and validation problems, for setup["work"]."""
+    name = "quick" if args.quick else args.grid
+    grid, out = GRIDS[name], Path(args.out or HERE / f"study_{name}.jsonl")
+    setup = asked_for(args, name)
+    data = args.data or grid.get("data", "arithmetic")
     train, validation, held_out = split(data, setup["test"], grid["validation"])
     setup["held_out"] = len(held_out[:grid["final"]])
     parts = {"train": train, "validation_rows": validation}

@@ -785,6 +785,34 @@ def test_what_no_cell_could_run_with_is_refused_at_once(here, monkeypatch, grid,
     assert not Path("runs").exists()
 
 
+@pytest.mark.parametrize("flags, name", [
+    ("--seed 5", "seed"), ("--seed=5", "seed"), ("--see 5", "seed"), ("--se=5", "seed"),
+    ("--lr 1e-3", "lr"), ("--warmup 1 --steps 160", "steps"), ("--data x", "data"),
+    ("--device cuda", "device"), ("--model tiny", "model"), ("--name x", "name"),
+    ("--res x", "resume"), ("--save-e 2", "save-every"), ("--sn 5", "snapshot-every"),
+    ("--eval-p 3", "eval-problems"), ("--credit uniform", "credit"),
+    ("--seed 5 --lr 1", "lr, --seed")])
+def test_also_sets_nothing_that_a_cell_sets(here, flags, name):
+    """It comes last on the command line: each cell would be another than its line says."""
+    argv, ran, _ = here
+    for more in ([], ["--plan"]):
+        with pytest.raises(BadInput, match=f"--also {flags}: the cells set --{name} themselves"):
+            study.main([*argv[:-1], f"--also={flags}", *more])
+    assert not ran
+
+
+def test_also_may_set_what_no_arm_of_the_grid_does(here):
+    """--credit is shuffled's and --tokens-per-microbatch is grail-rounding's own; of the other arms
+    they change all cells alike. A grid's own --also may be replaced; its file names it."""
+    asked = "--credit uniform --tokens-per-microbatch 64 --max-new-tokens 30"
+    setup, _ = study.prepare(study_args(here[0], arms="grpo,vine", also=asked))
+    assert setup["settings"]["also"] == asked
+    for arm, flag in (("shuffled", "credit"), ("grail-rounding", "tokens-per-microbatch")):
+        with pytest.raises(BadInput, match=f"the cells set --{flag} themselves"):
+            study.prepare(study_args(here[0], arms=f"grpo,{arm}", also=asked))
+    assert study.prepare(gsm8k_args(here[0], also="--prompts 16"))
+
+
 def test_a_final_cell_has_no_seed_of_the_sweep(here):
     """Seed 100 is the sweep's (`here` leaves it one): 99 and 100 are refused, 98 and 99 are not,
     nor are 101 and 102. The grid's own number of seeds counts, too."""
