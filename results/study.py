@@ -20,7 +20,7 @@ same command runs it again. Three phases:
     start     the untrained model on the held-out problems
     sweep     each arm at each learning rate, seeds 100, 101, ...; scored on validation problems
               (the last of the training file, on which no run trains): at the end, or, on long
-              chains, along the curve
+              chains and GSM8K, along the curve
     final     each arm at its best rate, seeds 0, 1, ...; scored along the curve and at the end
 
 Some arms take the rate of another sweep: ablations use GRAIL's, and on a real model all arms use
@@ -60,7 +60,7 @@ import problems
 from engine.checkpoints import find
 from engine.errors import BadInput, run_cli
 from engine.files import append, hold, lock, release, write
-from engine.flags import flags, parse
+from engine.flags import check, flags, parse
 from models import check_device
 
 # ------------------------------------------------------------------------------ the grids
@@ -384,7 +384,7 @@ def check_also(also, setup):
     if taken := sorted(own & named(given)):
         names = ", ".join(f"--{name.replace('_', '-')}" for name in taken)
         raise BadInput(f"--also {also}: the cells set {names} themselves; leave that out.")
-    parse(flags("grpo", ""), [*given, "--model", setup["model"]])  # or refuse now
+    check(parse(flags("grpo", ""), [*given, "--model", setup["model"]]))  # or refuse now
 
 
 def named(argv):
@@ -548,11 +548,14 @@ def read_flags(argv):
     add("--arms", default="", help="some of the arms, comma between")
     add("--seeds", type=int, default=0, help="how many seeds the final cells have")
     add("--first-seed", type=int, default=0, help="and the first of them")
-    add("--model", default="", help="real, gsm8k: a folder")
-    add("--data", default="", help="real, gsm8k: a .jsonl file to train on; its last "
-        "problems validate, so shuffle one that is sorted")
-    add("--test", default="", help="real, gsm8k: a .jsonl file of held-out problems")
-    add("--also", default="", help='more flags for every cell, as --also="--max-new-tokens 512"')
+    add("--model", default="", help="a folder, in place of the grid's embedded model; real and "
+        "gsm8k have none")
+    add("--data", default="", help="a .jsonl file to train on, in place of the grid's problems; "
+        "real and gsm8k have none. Its last ones validate, so shuffle one that is sorted")
+    add("--test", default="", help="a .jsonl file of held-out problems, in place of the grid's; "
+        "real and gsm8k have none")
+    add("--also", default="", help="more flags for every cell, none of those that cells set "
+        'themselves, as --also="--max-new-tokens 512"')
     add("--out", default="", help="the file of lines (results/study_GRID.jsonl)")
     args = parser.parse_args(argv)
     if args.jobs < 1 or args.seeds < 0 or args.first_seed < 0:

@@ -776,7 +776,8 @@ def test_gsm8k_cells_of_another_batch_or_card_are_not_mixed(here):
 @pytest.mark.parametrize("grid", ["embedded", "gsm8k"])
 @pytest.mark.parametrize("flags, said", [
     (["--device", "bogus"], "--device bogus: no device"), (["--device", "cuda"], "no CUDA card"),
-    (["--also=--name 'x"], "--also --name 'x: .*No closing quotation")])
+    (["--also=--warmup '1"], "--also --warmup '1: .*No closing quotation"),
+    (["--also=--prompts 0"], "--prompts 0: must be at least 1")])
 def test_what_no_cell_could_run_with_is_refused_at_once(here, monkeypatch, grid, flags, said):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     for more in ([], ["--plan"]):
@@ -823,6 +824,23 @@ def test_a_final_cell_has_no_seed_of_the_sweep(here):
     for first in (98, 101):
         study.main([*argv, "--first-seed", str(first), "--seeds", "2", "--plan"])
     assert not ran
+
+
+def test_every_grid_takes_another_model_and_other_problems(here, capsys):
+    """As --help says; "real, gsm8k:" stood there, and the embedded grid took them without a word.
+    Those two have none of their own, so each is needed."""
+    argv, _, _ = here
+    setup, _ = study.prepare(study_args(argv, grid="embedded", model="tiny-long"))
+    settings = setup["settings"]
+    assert (settings["model"], setup["test"], setup["held_out"]) == ("tiny-long", "test.jsonl", 8)
+    assert len(setup["files"]["train.jsonl"].splitlines()) == 32
+    for name in ("model", "data", "test"):
+        with pytest.raises(BadInput, match="--grid real: needs --model FOLDER --data"):
+            study.prepare(study_args(argv, **{name: ""}))
+    with pytest.raises(SystemExit):
+        study.main(["--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("in place of the grid's") == 3 and "real, gsm8k:" not in said
 
 
 def test_an_arm_named_twice_runs_once(here):
