@@ -112,7 +112,7 @@ def arguments(cell, setup):
     argv = ["--model", setup["model"], "--data", setup["train"], "--device", setup["device"],
             "--steps", setup["steps"], "--snapshot-every", every,
             "--save-every", setup["save_every"], "--eval-problems", 0, "--seed", cell["seed"],
-            "--lr", f"{cell['rate']:g}"]
+            "--lr", cell["rate"]]
     own = setup.get("flags_of", {}).get(cell["arm"], "")
     return [*map(str, argv), *shlex.split((ARMS | ABLATIONS)[cell["arm"]][1]),
             *shlex.split(own), *shlex.split(setup["also"])]
@@ -136,7 +136,7 @@ def train(cell, setup, *more):
 
 
 def folder_of(cell, setup):
-    return Path(setup["work"]) / "{phase}-{arm}-{rate:g}-{seed}".format(**cell)
+    return Path(setup["work"]) / "{phase}-{arm}-{rate}-{seed}".format(**cell)
 
 
 def score(model, tokenizer, rows, step, samples, seed, config, temperature=1.0):

@@ -374,6 +374,16 @@ def test_rates_of_one_s_own(tmp_path, monkeypatch):
             study.prepare(args)
 
 
+def test_a_cell_trains_at_the_rate_of_its_line():
+    """With six digits, two rates that differ in the seventh shared a folder, and neither ran at
+    what its line says. Rates as people write them look as before."""
+    cells = [dict(phase="sweep", arm="grpo", rate=rate, seed=100)
+             for rate in (1e-4, 1.0000001e-4, 2.5e-6)]
+    given = [study.arguments(cell, setup())[-1] for cell in cells]
+    assert given == ["0.0001", "0.00010000001", "2.5e-06"]
+    assert len({study.folder_of(cell, {"work": "x"}) for cell in cells}) == 3
+
+
 # ------------------------------------------------------------------ the arms
 
 
