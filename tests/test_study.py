@@ -767,6 +767,21 @@ def test_a_cell_that_another_process_trains_is_left_alone(here, monkeypatch):
     assert study.train_on(cell, setup) == ([], 0) and not (folder / "lock").exists()
 
 
+def test_seconds_of_earlier_calls_are_those_up_to_the_checkpoint(here, monkeypatch):
+    """Steps of 10, 20 and 40 seconds and a checkpoint at the second: 30. The third runs now, and
+    the clock of this call has it."""
+    setup, _ = study.prepare(study_args(here[0]))
+    cell = dict(phase="final", arm="grpo", rate=1e-3, seed=0)
+    folder = study.folder_of(cell, setup)
+    (folder / "checkpoint").mkdir(parents=True)
+    (folder / "checkpoint/manifest.json").write_text('{"step": 2, "files": {}}')
+    steps = [{"step": step, "seconds": s} for step, s in ((1, 10), (2, 20), (3, 40))]
+    ran = []
+    monkeypatch.setattr(study, "train", lambda *given: (
+        ran.append(given[-2:]), write(folder / "metrics.jsonl", steps)))
+    assert study.train_on(cell, setup) == (steps, 30) and ran == [("--resume", folder)]
+
+
 def test_gsm8k_cells_of_another_batch_or_card_are_not_mixed(here):
     argv, _, out = here
     setup = study.prepare(gsm8k_args(argv))[0]
