@@ -124,14 +124,20 @@ def curve(line, k=1, start=None):
 
 def by_arm(lines):
     """{arm: {seed: line}}, arms in the order of the questions, seeds in theirs. Raises BadInput for
-    an arm that is in none of them."""
+    an arm that is in none of them, and for one with final cells at two learning rates."""
     asked, found = sum(QUESTIONS.values(), FAMILIES), {}
     order = list(dict.fromkeys(arm for _, pairs, _ in asked for b, a in pairs for arm in (a, b)))
     if unknown := {line["cell"]["arm"] for line in lines} - {*order}:
         raise BadInput(f"arm {min(unknown)}: is in no family of cells.py.")
     for line in sorted(lines, key=lambda x: (order.index(x["cell"]["arm"]), x["cell"]["seed"])):
         if line["cell"]["phase"] == "final":
-            found.setdefault(line["cell"]["arm"], {})[line["cell"]["seed"]] = line
+            arm, rate, seed = (line["cell"][k] for k in ("arm", "rate", "seed"))
+            first = next(iter(found.get(arm, {}).values()), line)["cell"]["rate"]
+            if rate != first:
+                raise BadInput(f"arm {arm}: has final cells at two learning rates, {first:g} and "
+                               f"{rate:g}; an arm is compared at one, so move the lines of the "
+                               "other to a file of their own (study.py --out).")
+            found.setdefault(arm, {})[seed] = line
     return found
 
 

@@ -20,11 +20,13 @@ same command runs it again. Three phases:
     start     the untrained model on the held-out problems
     sweep     each arm at each learning rate, seeds 100, 101, ...; scored on validation problems
               (the last of the training file, on which no run trains): at the end, or, on long
-              chains, along the curve
+              chains and GSM8K, along the curve
     final     each arm at its best rate, seeds 0, 1, ...; scored along the curve and at the end
 
 Some arms take the rate of another sweep: ablations use GRAIL's, and on a real model all arms use
-GRPO's. --plan trains nothing. Before a first cell has been timed, it calls the time unknown.
+GRPO's. --plan trains and writes nothing. Before a first cell has been timed, it calls the time
+unknown. Cells train in a folder of runs/study/ that belongs to this --out, its settings and its
+data, so two studies of one grid share nothing.
 
 What we left out, on purpose: the best point of a curve, sweeps of anything but the learning rate, a
 scheduler for several machines (--arms and --seeds cut the grid; JSONL lines can be joined).
@@ -39,7 +41,7 @@ import shlex
 import shutil
 import sys
 import time
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # workers inherit it; another number changes the rounding
@@ -57,8 +59,9 @@ import evaluate
 import problems
 from engine.checkpoints import find
 from engine.errors import BadInput, run_cli
-from engine.files import append, write
-from engine.flags import flags, parse
+from engine.files import append, hold, lock, release, write
+from engine.flags import check, flags, parse
+from models import check_device
 
 # ------------------------------------------------------------------------------ the grids
 
@@ -109,7 +112,7 @@ def arguments(cell, setup):
     argv = ["--model", setup["model"], "--data", setup["train"], "--device", setup["device"],
             "--steps", setup["steps"], "--snapshot-every", every,
             "--save-every", setup["save_every"], "--eval-problems", 0, "--seed", cell["seed"],
-            "--lr", f"{cell['rate']:g}"]
+            "--lr", cell["rate"]]
     own = setup.get("flags_of", {}).get(cell["arm"], "")
     return [*map(str, argv), *shlex.split((ARMS | ABLATIONS)[cell["arm"]][1]),
             *shlex.split(own), *shlex.split(setup["also"])]
@@ -133,7 +136,7 @@ def train(cell, setup, *more):
 
 
 def folder_of(cell, setup):
-    return Path(setup["work"]) / "{phase}-{arm}-{rate:g}-{seed}".format(**cell)
+    return Path(setup["work"]) / "{phase}-{arm}-{rate}-{seed}".format(**cell)
 
 
 def score(model, tokenizer, rows, step, samples, seed, config, temperature=1.0):
@@ -148,8 +151,26 @@ def score(model, tokenizer, rows, step, samples, seed, config, temperature=1.0):
             "truncated": round(found["truncated"], 4)}
 
 
+def train_on(cell, setup):
+    """Train the cell, from its checkpoint if there is one. Returns the metrics (dicts) of all steps
+    and the seconds of those that an earlier call trained."""
+    folder, goes_on, first = folder_of(cell, setup), [], 0
+    if folder.exists():
+        hold(folder)
+        try:
+            manifest = find(str(folder)) / "manifest.json"
+            first, goes_on = json.loads(manifest.read_text())["step"], ["--resume", folder]
+        except BadInput:  # no complete checkpoint, so start again
+            release(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+    train(cell, setup, "--name", folder, *goes_on)
+    metrics = [json.loads(text) for text in (folder / "metrics.jsonl").open()]
+    return metrics, sum(one["seconds"] for one in metrics if one["step"] <= first)
+
+
 def run_cell(cell, setup):
-    """Train and evaluate; returns the line (dict). What the scripts print goes to FOLDER.log."""
+    """Train and evaluate; returns the line (dict). What the scripts print goes to FOLDER.log.
+    Raises BadInput if a worker of a killed call still ends its step in this cell."""
     folder, began = folder_of(cell, setup), time.time()
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{folder}.log", "a") as log, redirect_stdout(log), redirect_stderr(log):
@@ -158,17 +179,10 @@ def run_cell(cell, setup):
         line = {"cell": cell, "settings": setup["settings"]}
         if cell["phase"] == "start":
             at_end, tokenizer = problems.load_policy(setup["model"], card(setup["device"]))
-            snapshots, sampled, step = [], [], 0
+            snapshots, sampled, step, earlier = [], [], 0, 0
         else:
-            try:
-                find(str(folder))
-                goes_on = ["--resume", folder]
-            except BadInput:  # no complete checkpoint, so start again
-                shutil.rmtree(folder, ignore_errors=True)
-                goes_on = []
-            train(cell, setup, "--name", folder, *goes_on)
+            metrics, earlier = train_on(cell, setup)
             at_end, tokenizer = problems.load_policy(folder / "checkpoint", card(setup["device"]))
-            metrics = [json.loads(text) for text in (folder / "metrics.jsonl").open()]
             snapshots, step = sorted(folder.glob("snapshots/step_*")), metrics[-1]["step"]
             shown = arguments(cell, {**setup, "model": Path(setup["model"]).name,
                                      "train": Path(setup["train"]).name})
@@ -197,7 +211,7 @@ def run_cell(cell, setup):
         described = evaluate.describe(at_end, held_out)
     line |= {"weights_sha256": described["weights_sha256"], "made_on": described["made_on"],
              "tokens": round(sum(sampled)), "tokens_by_step": [round(n) for n in sampled],
-             "seconds": {"train": round(trained - began, 1),
+             "seconds": {"train": round(earlier + trained - began, 1),
                          "evaluate": round(time.time() - trained, 1)}}
     line["made_on"]["load"] = round(os.getloadavg()[0], 1)
     return line
@@ -241,6 +255,18 @@ def best_rates(setup, lines):
     return chosen
 
 
+def refuse_two_rates(best, setup, lines):
+    """Raise BadInput if an arm has final cells at another rate than `best` {arm: rate}; where that
+    is None, at a rate that is not in the sweep."""
+    for cell in (line["cell"] for line in lines if line["cell"]["phase"] == "final"):
+        chosen = best.get(cell["arm"], cell["rate"])  # an arm that is not asked for stays
+        rates = setup["rates"] if chosen is None else [chosen]
+        if cell["rate"] not in rates:
+            raise BadInput(f"--out: its final cells of {cell['arm']} have lr {cell['rate']:g}, and "
+                           f"now it would be {' or '.join(f'{rate:g}' for rate in rates)}; take "
+                           "another --out, or the --rates of before.")
+
+
 def cells_of(phase, setup, lines):
     """The cells of a phase that have no line yet, seeds outermost: a stopped grid is even."""
     arms, first = setup["arms"], setup["first_seed"]
@@ -253,6 +279,7 @@ def cells_of(phase, setup, lines):
         cells = [(arm, rate, seed) for seed in SWEEP_SEEDS for rate in rates for arm in swept]
     else:
         best = best_rates(setup, lines)
+        refuse_two_rates(best, setup, lines)
         fewer = setup.get("seeds_of", {})
         cells = [(arm, best[arm], seed) for seed in seeds for arm in arms
                  if seed - first < fewer.get(arm, setup["seeds"])]
@@ -287,21 +314,49 @@ def seconds_of(cells, setup, lines):
     return total
 
 
-def prepare(args):
-    """The setup (dict) of a grid: settings, files; writes its training and validation problems."""
-    grid = GRIDS["quick" if args.quick else args.grid]
-    name = "quick" if args.quick else args.grid
+def split(data, test, most):
+    """(training, validation, held-out rows): the last of the training file validate, a fifth of it
+    but `most` at most. A problem is in one part alone, the last of those that have it. Raises
+    BadInput if nothing is left to train on or to validate."""
+    rows, held_out = problems.load_problems(data, "train"), problems.load_problems(test, "test")
+    rows = without(rows, held_out, "are in --test, too")
+    cut = len(rows) - min(most, len(rows) // 5)
+    validation = rows[cut:]
+    train = without(rows[:cut], validation, "are among the validation problems, too")
+    if not train or not validation:
+        raise BadInput(f"--data {data}: has {len(rows)} problems that are not in --test, the last "
+                       "fifth of which validates; that leaves none to "
+                       f"{'train on' if validation else 'validate'}, so take a larger file.")
+    return train, validation, held_out
+
+
+def without(rows, others, what):
+    """The rows whose problem, but for spaces, is in none of the others; says how many are not."""
+    known = set(map(problems.same_problem, others))
+    kept = [row for row in rows if problems.same_problem(row) not in known]
+    if len(kept) < len(rows):
+        print(f"--data: {len(rows) - len(kept)} problems {what}; nobody trains on them")
+    return kept
+
+
+def asked_for(args, name):
+    """The setup (dict) of the grid `name` as the flags change it. Raises BadInput for flags with
+    which no cell could run, or which would make it another cell than its line says."""
+    grid = GRIDS[name]
     if name in ("real", "gsm8k") and not (args.model and args.data and args.test):
         raise BadInput(f"--grid {name}: needs --model FOLDER --data TRAIN.jsonl --test TEST.jsonl.")
-    data = args.data or grid.get("data", "arithmetic")
-    test = args.test or grid.get("data", "arithmetic")
+    check_device(args.device)
     setup = {**grid, "model": args.model or grid.get("model", "tiny"), "device": args.device,
-             "also": f"{grid.get('also', '')} {args.also}".strip(), "test": test,
-             "work": f"runs/study/{name}"}
-    asked = [*shlex.split(setup["also"]), "--model", setup["model"]]
-    parse(flags("grpo", ""), asked)  # or refuse now
+             "also": f"{grid.get('also', '')} {args.also}".strip(),
+             "test": args.test or grid.get("data", "arithmetic"),
+             "seeds": args.seeds or grid["seeds"], "first_seed": args.first_seed}
+    seeds = range(setup["first_seed"], setup["first_seed"] + setup["seeds"])
+    if taken := [seed for seed in SWEEP_SEEDS if seed in seeds]:
+        raise BadInput(f"--first-seed {args.first_seed} --seeds {setup['seeds']}: on seed "
+                       f"{taken[0]} the sweep chooses the rates, so no final cell may have it; "
+                       "take others.")
     if args.arms:
-        setup["arms"] = args.arms.split(",")
+        setup["arms"] = list(dict.fromkeys(args.arms.split(",")))  # twice would train twice
         if not set(setup["arms"]) <= {*ARMS, *ABLATIONS}:
             raise BadInput(f"--arms {args.arms}: there are {', '.join([*ARMS, *ABLATIONS])}.")
     if args.rates:
@@ -311,22 +366,47 @@ def prepare(args):
             setup["rates"] = [math.nan]
         if not 0 < setup["rates"][0] <= setup["rates"][-1] < 1:
             raise BadInput(f"--rates {args.rates}: not numbers between 0 and 1, comma between.")
-    rows = problems.load_problems(data, "train")
-    held_out = problems.load_problems(test, "test")
-    asked = {row["problem"] for row in held_out}
-    known, rows = len(rows), [row for row in rows if row["problem"] not in asked]
-    if len(rows) < known:
-        print(f"--data: {known - len(rows)} problems are in --test, too; nobody trains on them")
-    setup |= {"seeds": args.seeds or setup["seeds"], "first_seed": args.first_seed,
-              "held_out": len(held_out[:grid["final"]])}
-    work, validation = Path(setup["work"]), min(grid["validation"], len(rows) // 5)
-    work.mkdir(parents=True, exist_ok=True)
-    for part, some in (("train", rows[:-validation]), ("validation_rows", rows[-validation:])):
-        setup[part] = str(work / f"{part}.jsonl")
-        text = "".join(json.dumps(row) + "\n" for row in some)
-        if not Path(setup[part]).exists() or Path(setup[part]).read_text() != text:
-            write(Path(setup[part]), text)  # not under the eyes of another study's workers
-    texts = [[[row["problem"], row["answer"]] for row in part] for part in (rows, held_out)]
+    check_also(args.also, setup)
+    return setup
+
+
+def check_also(also, setup):
+    """Raise BadInput for an --also that is none, or that sets what the cells set themselves: it
+    comes last on their command lines, so each would be another cell than its line says."""
+    try:
+        given = shlex.split(also)
+    except ValueError as error:
+        raise BadInput(f"--also {also}: cannot be cut into flags ({error}).") from None
+    own = {"name", "resume"}
+    for arm in setup["arms"]:
+        cell = dict(phase="final", arm=arm, rate=0, seed=0)
+        own |= named(arguments(cell, {**setup, "train": "", "also": ""}))
+    if taken := sorted(own & named(given)):
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in taken)
+        raise BadInput(f"--also {also}: the cells set {names} themselves; leave that out.")
+    check(parse(flags("grpo", ""), [*given, "--model", setup["model"]]))  # or refuse now
+
+
+def named(argv):
+    """The names that these flags of grpo.py set. Only argparse knows what an abbreviation is."""
+    parser = flags("grpo", "")
+    parser.set_defaults(**dict.fromkeys(vars(parser.parse_args([]))))
+    found, _ = parser.parse_known_args(argv)  # an arm's own flags are unknown
+    return {name for name, value in vars(found).items() if value is not None}
+
+
+def prepare(args):
+    """The setup (dict) of a grid, and the path of its lines. Writes nothing: setup["files"] holds
+    {name: text} of its training and validation problems, for setup["work"]."""
+    name = "quick" if args.quick else args.grid
+    grid, out = GRIDS[name], Path(args.out or HERE / f"study_{name}.jsonl")
+    setup = asked_for(args, name)
+    data = args.data or grid.get("data", "arithmetic")
+    train, validation, held_out = split(data, setup["test"], grid["validation"])
+    setup["held_out"] = len(held_out[:grid["final"]])
+    parts = {"train": train, "validation_rows": validation}
+    texts = [[[row["problem"], row["answer"]] for row in part]
+             for part in (train + validation, held_out)]
     setup["settings"] = {
         **{k: grid[k] for k in ("steps", "every", "validation", "curve", "final", "samples")},
         "model": Path(setup["model"]).name, "also": setup["also"],
@@ -336,7 +416,35 @@ def prepare(args):
         setup["settings"] |= {"flags_of": grid["flags_of"], "card": "cpu"}
         if args.device.startswith("cuda"):
             setup["settings"]["card"] = torch.cuda.get_device_name(args.device)
-    return setup, Path(args.out or HERE / f"study_{name}.jsonl")
+    setup["files"] = {f"{part}.jsonl": "".join(json.dumps(row) + "\n" for row in some)
+                      for part, some in parts.items()}
+    # What may not be shared is part of the name: lines, model, device, settings, data.
+    own = [os.path.realpath(out), setup["model"], setup["settings"], setup["files"]]
+    sha = hashlib.sha256(json.dumps(own).encode()).hexdigest()
+    setup["work"] = f"runs/study/{name}-{sha[:12]}"
+    setup |= {part: f"{setup['work']}/{part}.jsonl" for part in parts}
+    return setup, out
+
+
+@contextmanager
+def alone(out, setup):
+    """Inside, this process alone runs the cells of `out`, in a work folder that holds the
+    problems. Raises BadInput if another process has them."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        held = lock(os.path.realpath(out) + ".lock")
+    except BlockingIOError:
+        raise BadInput(f"--out {out}: another process is running this study; wait for it, or take "
+                       "another file.") from None
+    work = Path(setup["work"])
+    work.mkdir(parents=True, exist_ok=True)
+    for name, text in setup.pop("files").items():
+        write(work / name, text)
+    try:
+        yield
+    finally:
+        if held:
+            held.close()
 
 
 def check_disk(setup, jobs):
@@ -345,7 +453,7 @@ def check_disk(setup, jobs):
     weights = 4 * problems.load_policy(setup["model"])[0].num_parameters()  # bytes
     needed = (6 + setup["steps"] // setup["every"]) * weights * jobs
     kept = 0
-    for folder, _, names in os.walk(setup["work"]):  # where another study may delete meanwhile
+    for folder, _, names in os.walk(setup["work"]):  # a killed call's worker may delete here
         for name in names:
             with suppress(FileNotFoundError):
                 kept += os.path.getsize(os.path.join(folder, name))
@@ -366,7 +474,67 @@ def load(path, setup):
     return lines
 
 
-def main(argv=None):
+# ------------------------------------------------------------------------------ the commands
+
+
+def missing(phases, setup, lines):
+    """The cells of these phases without a line; a final cell has the rate None before its sweep is
+    done."""
+    return [cell for phase in ("start", "sweep", "final") if phase in phases
+            for cell in cells_of(phase, setup, lines)]
+
+
+def left(cells, jobs, setup, lines):
+    """How many cells are left, and how long they take: a text. Asked after every cell, so it must
+    not take longer than a cell."""
+    seconds = seconds_of(cells, setup, lines) / jobs
+    known = not math.isnan(seconds)
+    time_left = f"about {seconds / 60:.0f} min" if known else "for an unknown time"
+    return f"{len(cells)} cells left, {time_left} with --jobs {jobs}"
+
+
+def plan(phases, jobs, setup, lines):
+    """What --plan says."""
+    cells = missing(phases, setup, lines)
+    said = left(cells, jobs, setup, lines)
+    timed = {line["cell"]["arm"] for line in lines if line["cell"]["phase"] != "start"}
+    unknown = sorted({cell["arm"] for cell in cells} - timed)
+    if not timed:
+        said += ": no cell has been timed yet; ask again when the first is done"
+    elif unknown:
+        said += f"; not measured yet, so counted as the others: {', '.join(unknown)}"
+    return said
+
+
+def run(phases, jobs, setup, out):
+    """Run the cells that are missing. Returns all lines."""
+    lines = load(out, setup)
+    ask = functools.partial(missing, phases, setup, lines)
+
+    def done(cell, line):
+        append(out, [line])
+        lines.append(line)
+        shutil.rmtree(folder_of(cell, setup), ignore_errors=True)
+        accuracy = scores(line["final"]).mean().item()
+        time_left = f"; {left(ask(), jobs, setup, lines)}" if cell["phase"] != "start" else ""
+        print(f"{cell['phase']} {cell['arm']} lr {cell['rate'] or 0:g} seed {cell['seed']}: "
+              f"{100 * accuracy:.1f} % in {sum(line['seconds'].values()):.0f} s{time_left}",
+              flush=True)
+
+    if cells := ask():
+        check_disk(setup, min(jobs, len(cells)))
+    if out.exists():  # half a line, of a run that was killed, would swallow the next
+        os.truncate(out, out.read_bytes().rfind(b"\n") + 1)
+    while cells := [cell for cell in ask() if cell["rate"] is not None]:
+        lost = run_all(cells, functools.partial(run_cell, setup=setup), jobs, done, BadInput)
+        if lost:
+            raise BadInput(f"{len(lost)} cells were lost with their workers ({lost[0]}, ...; logs "
+                           f"in {setup['work']}); the same command runs them again.")
+    return lines
+
+
+def read_flags(argv):
+    """The flags (a Namespace). Raises BadInput for numbers and phases that cannot be."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     add = parser.add_argument
     add("--grid", default="embedded", choices=["embedded", "long", "real", "gsm8k"],
@@ -380,65 +548,33 @@ def main(argv=None):
     add("--arms", default="", help="some of the arms, comma between")
     add("--seeds", type=int, default=0, help="how many seeds the final cells have")
     add("--first-seed", type=int, default=0, help="and the first of them")
-    add("--model", default="", help="real, gsm8k: a folder")
-    add("--data", default="", help="real, gsm8k: a .jsonl file to train on; its last "
-        "problems validate, so shuffle one that is sorted")
-    add("--test", default="", help="real, gsm8k: a .jsonl file of held-out problems")
-    add("--also", default="", help='more flags for every cell, as --also="--max-new-tokens 512"')
+    add("--model", default="", help="a folder, in place of the grid's embedded model; real and "
+        "gsm8k have none")
+    add("--data", default="", help="a .jsonl file to train on, in place of the grid's problems; "
+        "real and gsm8k have none. Its last ones validate, so shuffle one that is sorted")
+    add("--test", default="", help="a .jsonl file of held-out problems, in place of the grid's; "
+        "real and gsm8k have none")
+    add("--also", default="", help="more flags for every cell, none of those that cells set "
+        'themselves, as --also="--max-new-tokens 512"')
     add("--out", default="", help="the file of lines (results/study_GRID.jsonl)")
     args = parser.parse_args(argv)
     if args.jobs < 1 or args.seeds < 0 or args.first_seed < 0:
         raise BadInput(f"--jobs {args.jobs} --seeds {args.seeds} --first-seed {args.first_seed}: "
                        "at least 1 job; 0 seeds: all; the first is 0 or more.")
-    phases = args.phases.split(",")
-    if not set(phases) <= {"start", "sweep", "final"}:
+    if not set(args.phases.split(",")) <= {"start", "sweep", "final"}:
         raise BadInput(f"--phases {args.phases}: there are start, sweep, final.")
+    return args
+
+
+def main(argv=None):
+    args = read_flags(argv)
     setup, out = prepare(args)
-    job = functools.partial(run_cell, setup=setup)
-
-    lines = load(out, setup)
-
-    def missing():  # a final cell whose sweep is not done has the rate None
-        return [cell for phase in ("start", "sweep", "final") if phase in phases
-                for cell in cells_of(phase, setup, lines)]
-
-    def left():  # asked after every cell, so it must not take longer than a cell
-        cells = missing()
-        seconds = seconds_of(cells, setup, lines) / args.jobs
-        known = not math.isnan(seconds)
-        time_left = f"about {seconds / 60:.0f} min" if known else "for an unknown time"
-        return f"{len(cells)} cells left, {time_left} with --jobs {args.jobs}"
-
-    def done(cell, line):
-        append(out, [line])
-        lines.append(line)
-        shutil.rmtree(folder_of(cell, setup), ignore_errors=True)
-        accuracy = scores(line["final"]).mean().item()
-        print(f"{cell['phase']} {cell['arm']} lr {cell['rate'] or 0:g} seed {cell['seed']}: "
-              f"{100 * accuracy:.1f} % in {sum(line['seconds'].values()):.0f} s"
-              + (f"; {left()}" if cell["phase"] != "start" else ""), flush=True)
-
-    out.parent.mkdir(parents=True, exist_ok=True)
+    phases = args.phases.split(",")
     if args.plan:
-        timed = {line["cell"]["arm"] for line in lines
-                 if line["cell"]["phase"] != "start"}
-        unknown = sorted({cell["arm"] for cell in missing()} - timed)
-        if not timed:
-            print(f"{left()}: no cell has been timed yet; ask again when the first is done")
-        elif unknown:
-            print(f"{left()}; not measured yet, so counted as the others: {', '.join(unknown)}")
-        else:
-            print(left())
+        print(plan(phases, args.jobs, setup, load(out, setup)))
         return
-    if cells := missing():
-        check_disk(setup, min(args.jobs, len(cells)))
-    if out.exists():  # half a line, of a run that was killed, would swallow the next
-        os.truncate(out, out.read_bytes().rfind(b"\n") + 1)
-    while cells := [cell for cell in missing() if cell["rate"] is not None]:
-        lost = run_all(cells, job, args.jobs, done, BadInput)
-        if lost:
-            raise BadInput(f"{len(lost)} cells were lost with their workers ({lost[0]}, ...; logs "
-                           f"in {setup['work']}); the same command runs them again.")
+    with alone(out, setup):
+        lines = run(phases, args.jobs, setup, out)
     print(tables.render(lines, families_of(out)))
     print(f"lines: {out}; the tables of results/README.md: python results/tables.py")
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -232,6 +233,32 @@ def test_a_sweep_takes_the_best_mean_and_says_so_at_the_edge():
     assert "| grail | 50.0 * | 41.7 |" in text and "edge of the sweep: grail" in text
 
 
+def test_an_arm_is_compared_at_one_rate():
+    """Seeds 0 and 1 at one rate and 1 and 2 at another are three seeds of nothing; with one seed,
+    the later line would have hidden the other. An arm alone may have its own rate."""
+    two = [line("grpo", 0, "1"), line("grpo", 0, "2", rate=1e-3)]
+    for lines in (two, [two[0], line("grpo", 1, "2", rate=1e-3)]):
+        with pytest.raises(BadInput, match="arm grpo: .* 0.0001 and 0.001; .*--out"):
+            cells.by_arm(lines)
+    assert len(cells.by_arm([two[0], line("grail", 0, "1", rate=1e-3)])) == 2
+
+
+def test_a_rate_that_changes_stops_before_a_cell_runs():
+    """The file has a final cell of grpo at 1e-4. Refused: a rate given, a sweep that chooses
+    another, and one without 1e-4 before it is done. The same rate goes on, and so does grail."""
+    setup = dict(arms=["grpo"], rate_of={}, seeds=2, first_seed=0)
+    final = line("grpo", 0, "1")
+    swept = [line("grpo", seed, digit, phase="sweep", rate=rate) for seed in study.SWEEP_SEEDS
+             for rate, digit in ((1e-4, "1"), (1e-3, "2"))]
+    for rates, lines in (([1e-3], []), ([1e-4, 1e-3], swept), ([1e-3, 1e-2], [])):
+        with pytest.raises(BadInput, match="grpo have lr 0.0001, and now .* 0.001"):
+            study.cells_of("final", {**setup, "rates": rates}, [final, *lines])
+    for rates in ([1e-4], [1e-4, 1e-3]):  # the second is not swept yet, and may choose either
+        assert study.cells_of("final", {**setup, "rates": rates}, [final])
+    other = {**setup, "arms": ["grail"], "rates": [1e-3]}
+    assert len(study.cells_of("final", other, [final])) == 2
+
+
 def test_half_a_line_is_no_cell_and_a_doubled_one_is_an_error(tmp_path):
     """A run that was killed while it wrote must not stop the next; a cell counted twice would make
     a seed of one's own."""
@@ -345,6 +372,16 @@ def test_rates_of_one_s_own(tmp_path, monkeypatch):
         args.rates = bad or ","
         with pytest.raises(BadInput, match="--rates"):
             study.prepare(args)
+
+
+def test_a_cell_trains_at_the_rate_of_its_line():
+    """With six digits, two rates that differ in the seventh shared a folder, and neither ran at
+    what its line says. Rates as people write them look as before."""
+    cells = [dict(phase="sweep", arm="grpo", rate=rate, seed=100)
+             for rate in (1e-4, 1.0000001e-4, 2.5e-6)]
+    given = [study.arguments(cell, setup())[-1] for cell in cells]
+    assert given == ["0.0001", "0.00010000001", "2.5e-06"]
+    assert len({study.folder_of(cell, {"work": "x"}) for cell in cells}) == 3
 
 
 # ------------------------------------------------------------------ the arms
@@ -571,16 +608,17 @@ def here(monkeypatch, tmp_path):
     return argv, ran, tmp_path / "out.jsonl"
 
 
-def study_args(argv):
+def study_args(argv, **other):
     """The arguments of `study.prepare` for the command line of `here`."""
-    return SimpleNamespace(quick=False, grid="real", model=argv[3], data="train.jsonl", out="",
-                           test="test.jsonl", device="cpu", arms="", seeds=0, first_seed=0,
-                           rates="", also=argv[-1][7:])
+    known = dict(quick=False, grid="real", model=argv[3], data="train.jsonl", out="",
+                 test="test.jsonl", device="cpu", arms="", seeds=0, first_seed=0, rates="",
+                 also=argv[-1][7:])
+    return SimpleNamespace(**known | other)
 
 
 def gsm8k_args(argv, **other):
     """The arguments of `study.prepare` for the grid "gsm8k" with the files of `here`."""
-    return SimpleNamespace(**{**vars(study_args(argv)), "grid": "gsm8k", "also": "", **other})
+    return study_args(argv, **{"grid": "gsm8k", "also": "", **other})
 
 
 def test_the_gsm8k_grid_lists_its_cells(here):
@@ -621,6 +659,129 @@ def test_a_gsm8k_cell_s_command_line_parses(here, monkeypatch, arm, phase):
     assert config.credit == ("shuffled" if arm == "shuffled" else "method")
 
 
+def test_studies_that_differ_share_no_folder(here, monkeypatch):
+    """Other lines, data, device, model or settings: another folder, so neither a training file nor
+    a checkpoint of one is ever taken for the other's. The same again, and another card of the same
+    kind, find their own."""
+    argv, _, _ = here
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    rows = Path("train.jsonl").read_text().splitlines(keepends=True)
+    Path("other.jsonl").write_text("".join(rows[1:]))
+    write(Path("solved.jsonl"), [{**json.loads(row), "solution": "by hand"} for row in rows])
+    Path("held.jsonl").write_text(Path("test.jsonl").read_text().partition("\n")[2])
+
+    def folder(**changed):
+        return study.prepare(study_args(argv, **changed))[0]["work"]
+
+    folders = [folder(), folder(out="b.jsonl"), folder(data="other.jsonl"),
+               folder(data="solved.jsonl"), folder(test="held.jsonl"), folder(device="cuda"),
+               folder(model=str(ROOT / "data/tiny_long/tiny")), folder(also="--warmup 3")]
+    assert len(set(folders)) == len(folders)
+    assert folder() == folders[0] and folder(device="cuda:1") == folders[5]
+    assert folder(out=os.path.abspath("b.jsonl")) == folders[1]
+    assert all(name.startswith("runs/study/real-") for name in folders)
+
+
+def test_no_problem_is_in_two_parts(here, capsys):
+    """20 problems of which 4 validate. The first is a test problem but for a space, two others are
+    validation problems but for a line's end: 16 are trained on, and it is said why."""
+    rows = [json.loads(text) for text in Path("train.jsonl").read_text().splitlines()][:20]
+    held = [json.loads(text) for text in Path("test.jsonl").read_text().splitlines()]
+    first = {**held[0], "problem": held[0]["problem"].replace(" ", "  ")}
+    repeats = [{**row, "problem": row["problem"] + "\n"} for row in rows[-2:]]
+    write(Path("more.jsonl"), [first, *repeats, *rows])
+    train, validation, test = study.split("more.jsonl", "test.jsonl", 100)
+    assert [len(part) for part in (train, validation, test)] == [16, 4, 8]
+    assert [row["problem"] for row in train + validation] == [row["problem"] for row in rows]
+    said = capsys.readouterr().out
+    assert "1 problems are in --test, too" in said and "2 problems are among the valid" in said
+
+
+@pytest.mark.parametrize("n, left", [(0, 0), (4, 0), (5, 4), (10, 8)])
+def test_a_file_too_small_to_validate_is_refused(here, n, left):
+    """Fewer than 5: a fifth is no problem, and rows[:-0] none to train on. With none but test
+    problems there is nothing at all; 5 copies of one problem would validate on what they train."""
+    argv, ran, _ = here
+    rows = Path("train.jsonl").read_text().splitlines(keepends=True)[:n]
+    Path("few.jsonl").write_text("".join(rows) + Path("test.jsonl").read_text())
+    if left:
+        assert len(study.split("few.jsonl", "test.jsonl", 100)[0]) == left
+        return
+    with pytest.raises(BadInput, match=f"--data few.jsonl: has {n} problems .* none to validate"):
+        study.main([*argv, "--data", "few.jsonl"])
+    write(Path("few.jsonl"), [{"problem": "Start with 1, add 1.", "answer": "2"}] * 5)
+    with pytest.raises(BadInput, match="none to train on"):
+        study.main([*argv, "--data", "few.jsonl"])
+    assert not ran
+
+
+@contextmanager
+def locked(path):
+    """Another process holds this lock file."""
+    code = ("import fcntl, sys; file = open(sys.argv[1], 'a'); fcntl.lockf(file, fcntl.LOCK_EX); "
+            "print(1, flush=True); sys.stdin.read()")
+    with subprocess.Popen([sys.executable, "-c", code, path], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        try:
+            yield
+        finally:
+            other.stdin.close()
+
+
+def test_one_process_at_a_time_runs_a_study(here, monkeypatch):
+    """Two would train in one folder, each remove what the other trains in, and write every line
+    twice. From another folder, by a link, it is the same study; another --out is another, and a
+    plan may be asked for at any time."""
+    argv, ran, out = here
+    Path("link.jsonl").symlink_to(out)
+    monkeypatch.setattr(study, "run_all", lambda cells, *_: ran.append(cells) or cells)
+    with locked("out.jsonl.lock"):
+        for name in (str(out), "link.jsonl"):
+            with pytest.raises(BadInput, match=f"--out {name}: another process is running"):
+                study.main([*argv, "--out", name])
+        assert not ran and not Path("runs").exists()
+        study.main([*argv, "--plan"])
+        with pytest.raises(BadInput, match="cells were lost"):
+            study.main([*argv, "--out", "b.jsonl"])
+    with pytest.raises(BadInput, match="cells were lost"):
+        study.main(argv)
+    assert len(ran) == 2 and len(list(Path("runs/study").iterdir())) == 2
+
+
+def test_a_cell_that_another_process_trains_is_left_alone(here, monkeypatch):
+    """A worker whose parent was killed ends its step, for minutes on a real model, and has no
+    checkpoint before that. The next call may not remove its folder; later it starts again."""
+    argv, _, _ = here
+    setup, _ = study.prepare(study_args(argv))
+    cell = dict(phase="final", arm="grpo", rate=1e-3, seed=0)
+    folder = study.folder_of(cell, setup)
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(study, "train", lambda *_: (
+        folder.mkdir(), (folder / "metrics.jsonl").touch()))
+    with locked(folder / "lock"):
+        with pytest.raises(BadInput, match="another process is training"):
+            study.train_on(cell, setup)
+        assert (folder / "lock").exists()
+    assert study.train_on(cell, setup) == ([], 0) and not (folder / "lock").exists()
+
+
+def test_seconds_of_earlier_calls_are_those_up_to_the_checkpoint(here, monkeypatch):
+    """Steps of 10, 20 and 40 seconds and a checkpoint at the second: 30. The third runs now, and
+    the clock of this call has it."""
+    setup, _ = study.prepare(study_args(here[0]))
+    cell = dict(phase="final", arm="grpo", rate=1e-3, seed=0)
+    folder = study.folder_of(cell, setup)
+    (folder / "checkpoint").mkdir(parents=True)
+    (folder / "checkpoint/manifest.json").write_text('{"step": 2, "files": {}}')
+    steps = [{"step": step, "seconds": s} for step, s in ((1, 10), (2, 20), (3, 40))]
+    ran = []
+    monkeypatch.setattr(study, "train", lambda *given: (
+        ran.append(given[-2:]), write(folder / "metrics.jsonl", steps)))
+    assert study.train_on(cell, setup) == (steps, 30) and ran == [("--resume", folder)]
+
+
 def test_gsm8k_cells_of_another_batch_or_card_are_not_mixed(here):
     argv, _, out = here
     setup = study.prepare(gsm8k_args(argv))[0]
@@ -635,6 +796,82 @@ def test_gsm8k_cells_of_another_batch_or_card_are_not_mixed(here):
     for name, value in (("card", "another card"), ("steps", 100), ("flags_of", {})):
         with pytest.raises(BadInput, match=name):
             study.load(out, {**setup, "settings": {**setup["settings"], name: value}})
+
+
+@pytest.mark.parametrize("grid", ["embedded", "gsm8k"])
+@pytest.mark.parametrize("flags, said", [
+    (["--device", "bogus"], "--device bogus: no device"), (["--device", "cuda"], "no CUDA card"),
+    (["--also=--warmup '1"], "--also --warmup '1: .*No closing quotation"),
+    (["--also=--prompts 0"], "--prompts 0: must be at least 1")])
+def test_what_no_cell_could_run_with_is_refused_at_once(here, monkeypatch, grid, flags, said):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    for more in ([], ["--plan"]):
+        with pytest.raises(BadInput, match=said):
+            study.main([*here[0][:-1], "--grid", grid, *flags, *more])
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize("flags, name", [
+    ("--seed 5", "seed"), ("--seed=5", "seed"), ("--see 5", "seed"), ("--se=5", "seed"),
+    ("--lr 1e-3", "lr"), ("--warmup 1 --steps 160", "steps"), ("--data x", "data"),
+    ("--device cuda", "device"), ("--model tiny", "model"), ("--name x", "name"),
+    ("--res x", "resume"), ("--save-e 2", "save-every"), ("--sn 5", "snapshot-every"),
+    ("--eval-p 3", "eval-problems"), ("--credit uniform", "credit"),
+    ("--seed 5 --lr 1", "lr, --seed")])
+def test_also_sets_nothing_that_a_cell_sets(here, flags, name):
+    """It comes last on the command line: each cell would be another than its line says."""
+    argv, ran, _ = here
+    for more in ([], ["--plan"]):
+        with pytest.raises(BadInput, match=f"--also {flags}: the cells set --{name} themselves"):
+            study.main([*argv[:-1], f"--also={flags}", *more])
+    assert not ran
+
+
+def test_also_may_set_what_no_arm_of_the_grid_does(here):
+    """--credit is shuffled's and --tokens-per-microbatch is grail-rounding's own; of the other arms
+    they change all cells alike. A grid's own --also may be replaced; its file names it."""
+    asked = "--credit uniform --tokens-per-microbatch 64 --max-new-tokens 30"
+    setup, _ = study.prepare(study_args(here[0], arms="grpo,vine", also=asked))
+    assert setup["settings"]["also"] == asked
+    for arm, flag in (("shuffled", "credit"), ("grail-rounding", "tokens-per-microbatch")):
+        with pytest.raises(BadInput, match=f"the cells set --{flag} themselves"):
+            study.prepare(study_args(here[0], arms=f"grpo,{arm}", also=asked))
+    assert study.prepare(gsm8k_args(here[0], also="--prompts 16"))
+
+
+def test_a_final_cell_has_no_seed_of_the_sweep(here):
+    """Seed 100 is the sweep's (`here` leaves it one): 99 and 100 are refused, 98 and 99 are not,
+    nor are 101 and 102. The grid's own number of seeds counts, too."""
+    argv, ran, _ = here
+    for first, seeds in ((99, 2), (100, 0), (0, 101), (100, 1)):
+        with pytest.raises(BadInput, match=f"--first-seed {first} --seeds .* seed 100 the sweep"):
+            study.main([*argv, "--first-seed", str(first), "--seeds", str(seeds)])
+    for first in (98, 101):
+        study.main([*argv, "--first-seed", str(first), "--seeds", "2", "--plan"])
+    assert not ran
+
+
+def test_every_grid_takes_another_model_and_other_problems(here, capsys):
+    """As --help says; "real, gsm8k:" stood there, and the embedded grid took them without a word.
+    Those two have none of their own, so each is needed."""
+    argv, _, _ = here
+    setup, _ = study.prepare(study_args(argv, grid="embedded", model="tiny-long"))
+    settings = setup["settings"]
+    assert (settings["model"], setup["test"], setup["held_out"]) == ("tiny-long", "test.jsonl", 8)
+    assert len(setup["files"]["train.jsonl"].splitlines()) == 32
+    for name in ("model", "data", "test"):
+        with pytest.raises(BadInput, match="--grid real: needs --model FOLDER --data"):
+            study.prepare(study_args(argv, **{name: ""}))
+    with pytest.raises(SystemExit):
+        study.main(["--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("in place of the grid's") == 3 and "real, gsm8k:" not in said
+
+
+def test_an_arm_named_twice_runs_once(here):
+    """Two workers would train each of its cells in one folder."""
+    setup, _ = study.prepare(study_args(here[0], arms="grpo,shuffled,grpo", rates="1e-4"))
+    assert [cell["arm"] for cell in study.cells_of("final", setup, [])] == ["grpo", "shuffled"]
 
 
 def test_phases_are_checked_and_cut_the_plan(here, capsys):
@@ -667,9 +904,13 @@ def test_cells_that_do_not_fit_on_the_disk_together_do_not_begin(here, monkeypat
 
 
 def test_a_plan_trains_nothing(here, capsys):
-    """An hour on somebody's card is no part of the question how long it would take."""
+    """An hour on somebody's card is no part of the question how long it would take, and nothing
+    is written, not even where the cells would be."""
     argv, ran, out = here
+    before = sorted(Path().rglob("*"))
+    study.main([*argv, "--out", "folder/out.jsonl", "--plan"])
     study.main([*argv, "--plan"])
+    assert sorted(Path().rglob("*")) == before
     said = capsys.readouterr().out.splitlines()[-1]
     assert "5 cells left, for an unknown time" in said and "no cell has been timed yet" in said
     point = dict(right="11", samples=2, lenient="11", length=3, truncated=0, step=3)
@@ -705,8 +946,9 @@ def test_a_grid_end_to_end_and_once(here, capsys):
     assert len(lines[1]["final"]["right"]) == 6 and len(final["reward"]) == 3
     assert "--credit shuffled" in final["command"]
     assert not any(str(path) in json.dumps(lines) for path in (ROOT, out.parent))
-    assert final["tokens"] > 3 * 8 and not list(Path("runs/study/real").glob("final-*/"))
-    asked, kept = (set(Path(f"runs/study/real/{part}.jsonl").read_text().splitlines())
+    assert final["tokens"] > 3 * 8 and not list(Path("runs/study").glob("*/final-*/"))
+    work = study.prepare(study_args(argv, out="out.jsonl"))[0]["work"]
+    asked, kept = (set(Path(f"{work}/{part}.jsonl").read_text().splitlines())
                    for part in ("train", "validation_rows"))
     assert len(asked) == 34 and len(kept) == 6 and not asked & kept
 
@@ -730,13 +972,19 @@ def test_a_cell_goes_on_from_its_checkpoint(here):
     first two steps ran before, and they are not run again."""
     argv, _, out = here
     settings, _ = study.prepare(study_args(argv))
+    with study.alone(Path("out.jsonl"), settings):
+        pass
     cell = dict(phase="final", arm="grpo", rate=1e-3, seed=0)
     unbroken = study.run_cell(cell, settings)
     folder = study.folder_of(cell, settings)
     study.shutil.rmtree(folder)
     study.train(cell, {**settings, "steps": 2, "work": "x"}, "--name", folder)
-    before = (folder / "metrics.jsonl").read_text()
+    metrics = [json.loads(text) for text in (folder / "metrics.jsonl").open()]
+    before = "".join(json.dumps(one | {"seconds": 1000}) + "\n" for one in metrics)
+    lost = json.dumps(metrics[0] | {"step": 3, "seconds": 7000}) + "\n"  # after the checkpoint
+    (folder / "metrics.jsonl").write_text(before + lost)
     broken = study.run_cell(cell, settings)
     assert (folder / "metrics.jsonl").read_text().startswith(before)
+    assert 2000 < broken["seconds"]["train"] < 2100  # else a long cell would seem a short one
     for key in ("final", "greedy", "curve", "reward", "weights_sha256", "tokens", "command"):
         assert broken[key] == unbroken[key], key
