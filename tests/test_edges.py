@@ -349,6 +349,7 @@ def test_commas_stand_between_sets_and_in_paths(tmp_path, monkeypatch):
         Path(name).write_text("")
     split = {"my data, v2/a.jsonl": 1, "b.jsonl,my data, v2/a.jsonl": 2, "gsm8k,math500": 2,
              "gsm8k,b.jsonl": 1, "b.jsonl,gsm8k": 2, "my data, v2/nosuch.jsonl": 1, "gsm9k": 1}
+    split |= {f"{a},{b}": 2 for a in (*problems.SETS, *problems.HUB) for b in problems.SETS}
     for text, n in split.items():
         assert len(evaluate.several(text)) == n and ",".join(evaluate.several(text)) == text
 
