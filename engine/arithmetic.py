@@ -47,8 +47,12 @@ LEFT = re.compile(rf"""
                   | (?:is|are|was|were) \s+ equal \s+ to ) \s+ \Z
   | (?: \\\[\s* | \\boxed\{{ | (?<!\S)["'`\[] | (?<![\w)\]}}<])<< ) \Z  # it stands in brackets
     """, re.I | re.X)
+# A clause with one of these may ask for more than the sum: "Half as much: 10 + 6 = 8".
+ASKS = re.compile(r"""\b (?: half | halve\w* | twice | doubl\w+ | tripl\w+ | thrice | quarter
+    | third | squared? | cubed? | root | percent\w* | average | mean | median | logarithm | ratio
+    | remainder | approximately | roughly | about ) \b [^.!?;=\n]* \Z""", re.I | re.X)
 # Words after a result that belong to it.
-PART = "with plus minus times over less point squared cubed more[ ]than".split()
+PART = "[a-z]+ly with plus minus times over less point squared cubed more[ ]than".split()
 RESULT = re.compile(rf"""[ \t]* (-?{NUMBER}) (?! \s*[-+*/^(]\s*[\w($] ) (?:
     (?= \s*\Z | [ \t]*\n | [ \t]* (?: [.:](?!\s*\d) | ,(?!\s?\d) | [;?=\]}})] | \$(?!\d) | `
                                     | >> | \\[\])\\] | \u2713 | \u2705 ))
@@ -126,6 +130,7 @@ def first_false(text):
         result = RESULT.match(same, at + 1, at + LOOK)
         if not found or not result or not is_false(found, result):
             continue
-        if LEFT.search(same, max(0, begin - LOOK), begin):
+        low = max(0, begin - LOOK)
+        if LEFT.search(same, low, begin) and not ASKS.search(same, low, begin):
             return None if ELSEWHERE.search(same) else (begin, result.end(1))
     return None

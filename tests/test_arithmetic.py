@@ -36,7 +36,9 @@ AROUND = [
     "So 8*240 = $19.20", "So 100 * 0.75 = $0.75", "So 1/4 = 25 percent", "3 + 3 = 3!",
     "So 3 - 7 = 4 degrees below", "3 + 6 = 3 squared", "3 + 4 = 5 plus 2", "9 + 3 = 4 times three",
     "350 + 20 = 10 degrees", "24 + 12 = 3'", "5 + 5 = 2 fives", "3 + 4 = 3 with 4 more",
-    "2 + 5 = 3 more than four", "600 * 30 = 18, 000", "1 + 1 = 0 XOR"]
+    "2 + 5 = 3 more than four", "600 * 30 = 18, 000", "1 + 1 = 0 XOR",
+    "Half as much: 10 + 6 = 8", "Twice that is 3 + 4 = 14", "So 33 + 44 = 80 approximately",
+    "The average, then, is 4 + 6 = 5", "About that: 33 + 44 = 80"]
 STAYS = [
     "So 3 + 4 = 8.", "Now: 12 - 5 = 8", "He has 3 + 4 = 8 apples", "$3 + 4 = 8 dollars",
     "So, 3 + 4 = 8", "Then 3 + 4 = 8", "First, 3 + 4 = 8.", "\n\n3 + 4 = 8\n",
@@ -46,7 +48,8 @@ STAYS = [
     "That's a mean of 5. She has 3 + 4 = 8", "He has a total of 3 + 4 = 8", r"\[ 3 + 4 = 8 \]",
     r"\boxed{3 + 4 = 8}", "x = 3 + 4 = 8", "3 * (2) = 6 = 3 + 4 = 8", "<<3+4=8>>8", "`3+4=8`",
     "Is it so? 3 + 4 = 8", "We add them. 3 + 4 = 8; 1 + 1 = 2", r"So \$3 + \$4 = \$8",
-    "It is 50%. 3 + 4 = 8", "so 30 + 30 = 61 minutes", "14/5 = 4", "14 / 5 = 2.9 boxes"]
+    "It is 50%. 3 + 4 = 8", "so 30 + 30 = 61 minutes", "14/5 = 4", "14 / 5 = 2.9 boxes",
+    "It is half of them. 3 + 4 = 8", "A third eats 3.\nSo 3 + 4 = 8"]
 
 
 @pytest.mark.parametrize("text", FALSE)
