@@ -29,7 +29,7 @@ from benchmarks import HUB, last_box
 from engine.errors import BadInput, at_most, printable, run_cli
 from engine.samples import describe, describe_prompts, resume
 from intervals import interval, print_comparison, print_results
-from problems import build_prompt, load_policy, load_problems, longest_prompt
+from problems import SETS, build_prompt, load_policy, load_problems, longest_prompt
 from rollout import answers, sample, stop_ids
 
 PAPER = dict(data="math500,amc23,aime24,college_math,olympiadbench,minerva", samples=3, k="1,3",
@@ -269,7 +269,7 @@ def words_of_the_first(parts):
         if os.path.isfile(os.path.expanduser(",".join(parts[:n]))):
             return n
     for n, part in enumerate(parts, 1):
-        if part in ("arithmetic", *HUB) or part.endswith(".jsonl"):
+        if part in (*SETS, *HUB) or part.endswith(".jsonl"):
             return n
     return len(parts)
 

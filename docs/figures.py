@@ -10,6 +10,7 @@ r"""The six figures of README, walkthrough, slides and results: python docs/figu
 Every number in them is computed here by the project's own functions, or read from results/. Each
 file follows the reader's colour scheme, light or dark, and needs no font and no script.
 """
+import argparse
 import html
 import json
 import math
@@ -441,7 +442,8 @@ def drawn():
             "blame.svg": blame(group), "forest.svg": forest(), "signals.svg": signals()}
 
 
-def main():
+def main(argv=None):
+    argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args(argv)
     (HERE / "figures").mkdir(exist_ok=True)
     for name, picture in drawn().items():
         (HERE / "figures" / name).write_text(picture, encoding="utf-8")

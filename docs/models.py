@@ -7,6 +7,7 @@ Of each architecture that AutoModelForCausalLM knows, a tiny random model is mad
 compared with plain transformers: the whole model, one row at a time, no cache, no padding. A model
 works if that agrees, and if grpo.py trains it for a step and evaluate.py reads the checkpoint.
 """
+import argparse
 import io
 import json
 import os
@@ -190,6 +191,7 @@ def verdict(kind):
 
 
 def main():
+    argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args()
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     signal.signal(signal.SIGALRM, too_slow)

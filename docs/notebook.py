@@ -5,6 +5,7 @@ below it the cell's output, and a picture is shown by a cell. Two parts are the 
 first cell, which fetches the project where it is not there, and a training at the end, with a live
 curve. A notebook is JSON, so nothing of Jupyter is needed here.
 """
+import argparse
 import doctest
 import json
 import re
@@ -144,5 +145,6 @@ def made():
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args()
     NOTEBOOK.write_text(made(), encoding="utf-8")
     print("docs/walkthrough.ipynb")

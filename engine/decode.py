@@ -108,13 +108,14 @@ def draw_by_blocks(logits, u, temperature, width=256):
     mass = p.double().sum(-1)  # (R, V / width)
     upto = mass.cumsum(-1)  # (R, V / width)
     target = u[:, None] * upto[:, -1:]  # (R, 1)
-    block = torch.searchsorted(upto, target)  # (R, 1)
+    # NaN logits find no block and no token. The clamps keep the ids in range; sample() raises.
+    block = torch.searchsorted(upto, target).clamp(max=p.shape[1] - 1)  # (R, 1)
     before = F.pad(upto, (1, 0)).gather(1, block)  # (R, 1)
     inside = p.gather(1, block[:, :, None].expand(-1, -1, width))[:, 0].double().cumsum(-1)
     # As a share of the block: rounding cannot move the target past the block's last token.
     share = (target - before) / mass.gather(1, block)  # (R, 1)
     place = torch.searchsorted(inside, share.clamp(max=1) * inside[:, -1:])  # (R, 1)
-    ids = block * width + place  # (R, 1)
+    ids = (block * width + place).clamp(max=logits.shape[1] - 1)  # (R, 1)
     return ids[:, 0], (logits.gather(1, ids) - normaliser)[:, 0]
 
 

@@ -101,7 +101,9 @@ FROM_CREDIT = {"fallback": "share of completions with weight 1 everywhere, becau
 def own_column(name, of_the_credit):
     """The column of a figure that the method logs."""
     def show(metrics):
-        value = metrics[name]
+        value = metrics.get(name)
+        if value is None:  # `columns_for` had to guess
+            return "-"
         return f"{value:,}" if isinstance(value, int) else number(value, 9, 2)
 
     return Column(name, max(len(name), 9), if_trained(show) if of_the_credit else show,
@@ -110,7 +112,9 @@ def own_column(name, of_the_credit):
 
 def columns_for(width, own, metrics):
     """The Columns that fit in `width` characters; own: names of the method's own figures."""
-    credit = [own_column(name, True) for name in FROM_CREDIT if name in metrics]
+    # A credit that was not asked has logged nothing. Keep the column, as later steps may need it.
+    credit = [own_column(name, True) for name in FROM_CREDIT
+              if name in metrics or not trained(metrics)]
     more = [own_column(name, False) for name in own] + credit + WIDE
     columns = list(NARROW)
     for column in more:

@@ -22,6 +22,7 @@ import hashlib
 import itertools
 import json
 import math
+import os
 import shlex
 import sys
 import time
@@ -143,6 +144,25 @@ class Run:
             raise SystemExit(128 + self.signal)
 
 
+def unused(name):
+    """NAME, or the first of NAME-2, NAME-3, ... that is not there: never an older run's folder."""
+    name = Path(name)
+    more = (Path(f"{name}-{i}") for i in itertools.count(2))
+    return next(path for path in itertools.chain([name], more) if not os.path.lexists(path))
+
+
+def make_folder(folder, name):
+    """Make this folder, or the next of NAME if another process made it just now. Returns it."""
+    while True:
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            if not os.path.lexists(folder):  # a part of its path is a file
+                raise
+            folder = unused(name)
+
+
 def open_run(config, optimizer, rows, checkpoint=None, reference=None):
     """A Run, new or continued from this checkpoint. `reference`: the model of the KL penalty.
 
@@ -154,15 +174,8 @@ def open_run(config, optimizer, rows, checkpoint=None, reference=None):
     if reference is not None:
         settings["kl_reference"] = fingerprint(reference)
         settings["kl_reference_config"] = short_sha(settings_of(reference.config))
-    folder, step = Path(config.name), 0
+    folder, step = checkpoint.parent if checkpoint else unused(config.name), 0
     try:
-        if checkpoint:
-            folder = checkpoint.parent
-        else:
-            for i in itertools.count(2):  # never write over an older run
-                if not folder.exists():
-                    break
-                folder = Path(f"{Path(config.name)}-{i}")
         check_room(folder, optimizer, config.steps // (config.snapshot_every or config.steps + 1))
         if checkpoint:
             step = restore(checkpoint, optimizer, settings)
@@ -171,7 +184,7 @@ def open_run(config, optimizer, rows, checkpoint=None, reference=None):
             if config.steps <= step:
                 say_there_is_no_step_left(folder, step, config)
         else:
-            folder.mkdir(parents=True)
+            folder = make_folder(folder, config.name)
             hold(folder)
         write(folder / "config.json", json.dumps(vars(config), indent=1))
         run = Run(folder, step, settings, config)

@@ -42,10 +42,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import delta
 import grail
 import grpo
+import models
 import oar
 import rollout
 import saliency
 from engine import graphs, memory
+from engine.errors import run_cli
+from engine.files import append
 
 SHAPE = dict(vocab_size=151_936, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28,
              num_attention_heads=16, num_key_value_heads=8, head_dim=128)
@@ -202,6 +205,9 @@ def main(argv=None):
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     add("--out", default="", help="JSON file, written again after every part")
     args = parser.parse_args(argv)
+    models.check_device(args.device)
+    if args.out:
+        append(Path(args.out), [])  # fails here, and not after the first part
     device, parts = torch.device(args.device), args.parts.split(",")
     cuda = device.type == "cuda"
     torch.manual_seed(0)
@@ -356,4 +362,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    main()
+    run_cli(main)

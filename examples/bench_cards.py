@@ -97,6 +97,8 @@ def main(argv=None):
     args = parser.parse_args(argv)
     if args.worker:
         return worker(args)
+    if not Path(args.out).absolute().parent.is_dir():
+        parser.error(f"--out {args.out}: its folder is not there.")
     result = {"card": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
               "torch": torch.__version__, "trl": trl.__version__,
               "arguments": {k: v for k, v in vars(args).items() if k not in ("out", "worker")}}

@@ -44,6 +44,7 @@ import verify
 import vine
 from engine import seeds
 from engine.errors import BadInput, run_cli
+from engine.files import append
 from engine.perturb import perturbation
 from intervals import bootstrap, middle95
 from logprobs import forward_pass
@@ -278,7 +279,12 @@ def main(argv=None):
     if args.samples % 2 or args.samples < 4 or args.completions < 4:
         raise BadInput(f"--samples {args.samples} --completions {args.completions}: an even number "
                        "of samples, both 4 or more.")
-    models.check_device(args.device)  # it is used late
+    models.check_device(args.device)  # it is used late, and so is --out
+    try:
+        if args.out:
+            append(Path(args.out), [])
+    except OSError as error:
+        raise BadInput(f"--out {args.out}: cannot write there ({error.strerror}).") from None
     began = time.time()
     model, tokenizer = problems.load_policy(args.model)
     rows = problems.load_problems(args.data, "test")[:args.problems]
@@ -347,10 +353,7 @@ def main(argv=None):
                  result["toward"]["raw"][i], result["toward"]["corrected"][i]]
         print(f"| {name} | " + " | ".join(map(cell, cells)) + " |")
     if args.out:
-        try:
-            Path(args.out).write_text(json.dumps(result, indent=1) + "\n")
-        except OSError as error:
-            raise BadInput(f"--out {args.out}: cannot write there ({error.strerror}).") from None
+        Path(args.out).write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

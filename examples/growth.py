@@ -36,6 +36,7 @@ import bench
 import growth_figure
 
 import grpo
+import models
 import rollout
 from engine import graphs, memory
 from engine.errors import BadInput, run_cli
@@ -242,6 +243,11 @@ def main(argv=None):
         return write(Path(args.out), picture)
     if args.device == "cpu" and not args.tiny:
         raise BadInput("--device cpu: these shapes need a card; --tiny is for a CPU.")
+    models.check_device(args.device)  # here, because a worker could not say it in a sentence
+    try:
+        append(Path(args.out), [])  # here, before minutes of measuring
+    except OSError as error:
+        raise BadInput(f"--out {args.out}: cannot write there ({error.strerror}).") from None
     run(args)
 
 

@@ -5,10 +5,10 @@
 It has the problem, the right answer, the advantage in words and the first false line. The number
 under a token is its weight. The file follows the reader's colour scheme and loads nothing.
 """
+import argparse
 import html
 import json
 import sys
-from argparse import Namespace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -104,13 +104,15 @@ def picture(it):
 
 
 def main():
-    if len(sys.argv) != 3:
-        raise BadInput("two arguments are wanted: a run's folder and the SVG to write.")
-    folder, target = map(Path, sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path, help="of a run")
+    parser.add_argument("target", type=Path, help="the SVG to write")
+    args = parser.parse_args()
+    folder, target = args.folder, args.target
     example = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["example"]
     if example is None:
         raise BadInput(f"{folder}: no completion had a gradient, so there is none to draw.")
-    config = Namespace(**json.loads((folder / "config.json").read_text(encoding="utf-8")))
+    config = argparse.Namespace(**json.loads((folder / "config.json").read_text(encoding="utf-8")))
     _, tokenizer = problems.load_policy(folder / "checkpoint")
     target.write_text(picture(show.beside_grpo(config, tokenizer, example)), encoding="utf-8")
 

@@ -91,6 +91,8 @@ def main(argv=None):
     name = Path(args.name).absolute()
     if name.exists() or args.steps < 4 * args.every:
         parser.error(f"--name {args.name} must be new, and --steps at least 4 times --every.")
+    if not Path(args.out).absolute().parent.is_dir():
+        parser.error(f"--out {args.out}: its folder is not there.")
     began = time.time()
     rows, code = watch(
         [sys.executable, str(ROOT / f"{args.method}.py"), "--steps", str(args.steps),

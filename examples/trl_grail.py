@@ -11,6 +11,7 @@ the batch and a backward to the embeddings (OAR-G: 5 and 4; DelTA: 1 and none). 
 1.16.0; more cards, vLLM: examples/README.md.
 What we left out, all refused: images, tools, FSDP 1, GRAIL and OAR-G under FSDP, Liger's loss.
 """
+import json
 import sys
 from pathlib import Path
 
@@ -60,8 +61,9 @@ def answer_weights(forward, credit):
 class CreditGRPOTrainer(GRPOTrainer):
     """GRPOTrainer with credit "grail", "oar-g", "delta" or "none" (GRPOTrainer to the bit).
 
-    Logs credit/mean, the mean weight of a token, and credit/fallback, the share of completions with
-    an advantage but no signal. Raises ValueError where weights would be ignored or wrong.
+    Logs credit/mean, the mean weight of a token, and credit/fallback, the share of completions
+    without a signal, both of the completions with an advantage, as grpo.py's weight_mean. Raises
+    ValueError where weights would be ignored or wrong.
     """
 
     def __init__(self, *args, credit="grail", **kwargs):
@@ -127,9 +129,10 @@ class CreditGRPOTrainer(GRPOTrainer):
                 lambda d: gather(level(inner(d), 1)), gather(A),
                 gather(level(mask.int(), 1)).bool())
             w = w[mine, :T]
-        sums = [(w * mask).sum(), mask.sum(), fell_back[A != 0].sum(), (A != 0).sum()]
+        on = mask & (A != 0)[:, None]                                            # (B, T)
+        sums = [(w * on).sum(), on.sum(), fell_back[A != 0].sum(), (A != 0).sum()]
         n = accelerator.reduce(torch.stack(sums), "sum").tolist()
-        self._metrics["train"]["credit/mean"].append(n[0] / max(1, n[1]))
+        self._metrics["train"]["credit/mean"].append(n[0] / n[1] if n[1] else 1.0)
         self._metrics["train"]["credit/fallback"].append(n[2] / max(1, n[3]))
         return w
 
@@ -143,6 +146,15 @@ def right(completions, answer, prompts=(), problem=None, **_):
     return list(map(float, verify.verify_all(triples, strict=True)))
 
 
+def steps_of(checkpoint):
+    """The optimizer steps before a checkpoint of TRL's trainer. Raises BadInput if it is none."""
+    try:
+        return json.loads((Path(checkpoint) / "trainer_state.json").read_text())["global_step"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise problems.BadInput(f"--resume_from_checkpoint {checkpoint}: no checkpoint of a trainer"
+                                "; name one, as OUTPUT_DIR/checkpoint-500.") from None
+
+
 def main(argv=None):
     parser = HfArgumentParser(GRPOConfig, description=__doc__.split("\n")[0])
     parser.add_argument("--model", default="tiny", help="hub id or folder; tiny: the embedded one")
@@ -151,6 +163,8 @@ def main(argv=None):
     parser.add_argument("--lora_r", type=int, default=0, help="LoRA on all linear layers; 0: none")
     try:
         args, script = parser.parse_args_into_dataclasses(argv)
+        resumed = args.resume_from_checkpoint
+        before = steps_of(resumed) if resumed else 0
         names = {source.hub: name for name, source in problems.HUB.items()}
         model = str(problems.HERE / "data/tiny") if script.model == "tiny" else script.model
         tokenizer = models.load_tokenizer(script.model, model)
@@ -164,10 +178,17 @@ def main(argv=None):
     except (ValueError, OSError) as mistake:  # TRL's checks of its settings, and ours
         reason = str(mistake).strip().partition("\n")[0].replace("--data ", "--dataset ")
         raise problems.BadInput(reason) from None
-    done = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    try:
+        done = trainer.train(resume_from_checkpoint=resumed)
+    except ValueError as mistake:
+        if "valid checkpoint" not in str(mistake):  # the other ones are no mistake of the user's
+            raise
+        raise problems.BadInput(f"--resume_from_checkpoint {resumed}: has no weights.") from None
     if args.save_strategy != "no":
         trainer.save_model(args.output_dir)
-    trainer.accelerator.print(f"{done.metrics['train_runtime'] / done.global_step:.2f} s a step")
+    steps = done.global_step - before
+    trainer.accelerator.print(f"{done.metrics['train_runtime'] / steps:.2f} s a step" if steps else
+                              f"{resumed} has done all steps, so none was left to train.")
 
 
 if __name__ == "__main__":

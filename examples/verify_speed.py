@@ -4,6 +4,7 @@ FOLDER holds .jsonl files with an "answer" per line (gsm8k_test, math500). Of ea
 are boxed. Every second one is graded against its own gold answer, the others against their
 neighbour's. Also needs `pip install "math-verify[antlr4_13_2]==0.9.0"`.
 """
+import argparse
 import json
 import random
 import sys
@@ -28,13 +29,17 @@ def math_verify(completion, gold):
 
 
 def main():
-    rng, pairs = random.Random(0), []
-    for path in sorted(Path(sys.argv[1]).glob("*.jsonl")):
+    parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
+    parser.add_argument("folder", type=Path, help="holds the .jsonl files")
+    folder, rng, pairs = parser.parse_args().folder, random.Random(0), []
+    for path in sorted(folder.glob("*.jsonl")):
         golds = [json.loads(line)["answer"] for line in path.open(encoding="utf-8")]
         rng.shuffle(golds)
         golds = golds[:334]
         pairs += [(rf"The answer is \boxed{{{golds[i - (i % 2)]}}}.", gold)
                   for i, gold in enumerate(golds)]
+    if not pairs:
+        parser.error(f"{folder}: there is no .jsonl file in it.")
     verdicts, mean = {}, {}
     for name, judge in {"ours": verify, "math-verify": math_verify}.items():
         judge(r"\boxed{x+1}", "2x")  # first fill imports and caches

@@ -6,6 +6,7 @@ cells.py says what a line holds and how it is used.
 
 What we left out, on purpose: bold type for winners.
 """
+import argparse
 import math
 import re
 import sys
@@ -343,7 +344,8 @@ def section(name):
     return render(lines, families_of(name)) + picture
 
 
-def main():
+def main(argv=None):
+    argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args(argv)
     names = []
     for page in sorted(HERE.glob("*.md")):
         text = page.read_text(encoding="utf-8")

@@ -18,6 +18,38 @@ FINE = ["25 / 1/3 = 75", "60 men x 2/3=40", "12 x 1 and 1/4=15", "6:00+48=6", "0
         "3+4=7, and 7+1=8", "3 hours + 4 hours = 8 hours", "3+4=x", "3+4=7.0", "5+3=8\u00b0",
         "1,000*2=2,000", "=", "==", "3+=4", "+3=4", "3+4==8", "3+4=\n8", "f(2)+3=9",
         "2+3 mod 4=1", "10^2+1=101", "3+4=7/1"]
+# A word, a sign or a unit around the equation makes these right, or may do so.
+AROUND = [
+    "3 times 4 + 2 = 14", "5 plus 3*2 = 11", "10 divided by 2 + 3 = 8", "20% of 50 + 10 = 20",
+    "half of 10 + 6 = 11", "square root of 9 + 16 = 5", "17 mod 5 + 1 = 3", "12 less 2*3 = 0",
+    "6 more than 2*3 = 12", "5 to the 1 + 1 = 6", "Twice 4 + 1 = 9", "-- negative 3 + 4 = 1",
+    "10 over 2 + 3 = 8", "log 10 + 90 = 2", r"\sqrt{9+16=25} 4+5=3", r"\sqrt 9 + 16 = 19",
+    "x, 3 + 1 = 9", "3 multiplied by: 4 + 2 = 14", "5 times\n4 + 1 = 21", "10 -\n2 + 3 = 11",
+    "17 % 5 + 1 = 3", "10 \u2013 2 + 3 = 11", "\u221a 9 + 16 = 19", "5 \u2022 3 + 1 = 16",
+    "16 >> 2 + 1 = 2", "8 xor 3 + 1 = 12", "2. 3. 4 + 5 = 1", "half of a total of 10 + 6 = 8",
+    "20% of his 50 + 10 = 12", "5 take 3 + 1 = 1", "about 3.3 + 4.4 = 8", "3: 4 + 2 = 5",
+    "11/3=3 remainder 2", "14/5 = 2 R 4", "14/5 = 2, remainder 4", "11/3 = 3 r 2", "2/3 = 0.66",
+    "14/5 = 2 boxes", "5 + 3 = 3 mod 5", "5 + 3 = 3 modulo 5", r"5 + 3 = 3 \pmod 5",
+    "Modulo 5 we have\n5 + 3 = 3", "In base 8: 5 + 5 = 12.", "In binary, 1 + 1 = 10",
+    "8 + 5 = 1 pm", "8 + 5 = 1 o'clock", "8 + 5 = 1 PM", "So 10 + 4 = 2 tomorrow",
+    "On a clock, 8 + 5 = 1.", "So 30 + 30 = 1 hour", "So 12 + 12 = 2 dozen", "192*10000=$19,200",
+    "So 8*240 = $19.20", "So 100 * 0.75 = $0.75", "So 1/4 = 25 percent", "3 + 3 = 3!",
+    "So 3 - 7 = 4 degrees below", "3 + 6 = 3 squared", "3 + 4 = 5 plus 2", "9 + 3 = 4 times three",
+    "350 + 20 = 10 degrees", "24 + 12 = 3'", "5 + 5 = 2 fives", "3 + 4 = 3 with 4 more",
+    "2 + 5 = 3 more than four", "600 * 30 = 18, 000", "1 + 1 = 0 XOR",
+    "Half as much: 10 + 6 = 8", "Twice that is 3 + 4 = 14", "So 33 + 44 = 80 approximately",
+    "The average, then, is 4 + 6 = 5", "About that: 33 + 44 = 80"]
+STAYS = [
+    "So 3 + 4 = 8.", "Now: 12 - 5 = 8", "He has 3 + 4 = 8 apples", "$3 + 4 = 8 dollars",
+    "So, 3 + 4 = 8", "Then 3 + 4 = 8", "First, 3 + 4 = 8.", "\n\n3 + 4 = 8\n",
+    "5 + 3 = 8\n3 + 4 = 8", "Step 2:\n12 - 5 = 8", "1) 12 - 5 = 8", "\u2022 12 - 5 = 8",
+    "> 12 - 5 = 8", "Total cost: 3 + 4 = 8", "The total is 3 + 4 = 8.", "It costs $3 + $4 = $8",
+    "There are 20 - 15 = 6 left.", "She needs 20-15=6 more dollars", "because 3*4=13",
+    "That's a mean of 5. She has 3 + 4 = 8", "He has a total of 3 + 4 = 8", r"\[ 3 + 4 = 8 \]",
+    r"\boxed{3 + 4 = 8}", "x = 3 + 4 = 8", "3 * (2) = 6 = 3 + 4 = 8", "<<3+4=8>>8", "`3+4=8`",
+    "Is it so? 3 + 4 = 8", "We add them. 3 + 4 = 8; 1 + 1 = 2", r"So \$3 + \$4 = \$8",
+    "It is 50%. 3 + 4 = 8", "so 30 + 30 = 61 minutes", "14/5 = 4", "14 / 5 = 2.9 boxes",
+    "It is half of them. 3 + 4 = 8", "A third eats 3.\nSo 3 + 4 = 8"]
 
 
 @pytest.mark.parametrize("text", FALSE)
@@ -30,6 +62,28 @@ def test_a_false_equation_is_found(text):
 @pytest.mark.parametrize("text", FINE)
 def test_what_is_right_or_not_to_be_decided_is_left_alone(text):
     assert first_false(text) is None
+
+
+@pytest.mark.parametrize("text", AROUND)
+def test_words_around_an_equation_can_make_it_right(text):
+    assert first_false(text) is None
+
+
+@pytest.mark.parametrize("text", STAYS)
+def test_ordinary_sentences_are_judged(text):
+    begin, end = first_false(text)
+    assert "=" in text[begin:end] and first_false(text[begin:end]) == (0, end - begin)
+
+
+@pytest.mark.parametrize("word", """a about add after approximately by cosine cubed double factorial
+    five from half in into less log median minus modulo negative nor of or over per plus product
+    quarter ratio root squared sum than the thrice times to treble twice under upon without
+    x""".split())
+def test_no_unknown_word_stands_before_an_equation(word):
+    """Alone, in capitals, and behind a sentence that is judged when it stands without the word."""
+    for text in (f"{word} 3 + 4 = 8", f"So {word} 3 + 4 = 8", f"5 {word.upper()} 3 + 4 = 8",
+                 f"It is 5 {word}  3 + 4 = 8 apples", f"5, {word} $3 + $4 = $8"):
+        assert first_false(text) is None
 
 
 def test_its_place_is_the_equation_s_own():
@@ -50,6 +104,9 @@ def test_every_small_sum_by_enumeration():
 def test_hostile_text_takes_no_time():
     start = time.perf_counter()
     for text in ("=" * 20000, "1+" * 20000 + "=1", "1+1=" * 20000, "9" * 40000 + "+1=2",
-                 "1 " * 20000 + "=", "1,000," * 9000 + "+1=2"):
+                 "1 " * 20000 + "=", "1,000," * 9000 + "+1=2", "x 1+1=3 " * 5000,
+                 ("\n" * 40 + "x 1+1=3") * 1000, ("\t " * 30 + "1+1=3") * 1000,
+                 "1+1=3 " + "\n" * 40000, "1+1=3 a" + "b" * 40000, "so " * 20000 + "1+1=3 x",
+                 "1+1=3 base" * 5000, ("a" * 60 + " 1+1=3\n") * 1000):
         first_false(text)
     assert time.perf_counter() - start < 5

@@ -10,6 +10,9 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "examples"))
 import bench
+import soak
+
+from engine.errors import BadInput
 
 CPU = torch.device("cpu")
 
@@ -23,6 +26,18 @@ def test_the_profile_counts_known_work():
     assert first["name"] == "aten::mm" and first["calls_a_token"] == 3
     assert first["us_a_call"] * 3 == pytest.approx(1e3 * first["ms_a_token"])
     assert 0 < first["ms_a_token"] <= found["ms_a_token"] < 1e3 * seconds / 4
+
+
+def test_mistakes_are_refused_before_anything_is_measured(monkeypatch, tmp_path):
+    monkeypatch.setattr(bench, "Qwen3Config", None)
+    with pytest.raises(BadInput, match="--device bogus"):
+        bench.main(["--device", "bogus"])
+    with pytest.raises(FileNotFoundError, match="no/x.json"):  # run_cli makes it a sentence
+        bench.main(["--device", "cpu", "--out", str(tmp_path / "no/x.json")])
+    monkeypatch.setattr(soak, "watch", None)
+    with pytest.raises(SystemExit) as stop:
+        soak.main(["--name", str(tmp_path / "new"), "--out", str(tmp_path / "no/x.json")])
+    assert stop.value.code == 2
 
 
 @pytest.mark.slow

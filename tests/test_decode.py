@@ -71,6 +71,33 @@ def test_the_draw_by_blocks_inverts_the_same_distribution_function():
     assert ids.tolist() == [1, 1] and logprobs.tolist() == [0, 0]
 
 
+@pytest.mark.parametrize("V", [1000, 1024, 3])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_rows_of_nan_get_ids_in_range(V, bad):
+    """Ids in range and log-probs that sample() refuses; an id out of range would end a
+    process on a card. The rows beside it are drawn as without it."""
+    logits = torch.randn(4, V, generator=torch.Generator().manual_seed(0))
+    u = torch.tensor([.1, .5, .9, 1 - 2 ** -53], dtype=torch.float64)
+    want, _ = decode.draw_by_blocks(logits, u, 1.)
+    logits[1, V // 2] = logits[3, 0] = bad
+    logits[3] *= bad  # no finite number
+    for draw in (rollout.draw, decode.draw_by_blocks):
+        ids, logprobs = draw(logits, u, 1.)
+        assert ids.min() >= 0 and ids.max() < V
+        assert logprobs.isfinite().tolist() == [True, False, True, False]
+        assert ids[[0, 2]].tolist() == want[[0, 2]].tolist()
+
+
+def test_nan_weights_are_refused_in_words(monkeypatch):
+    model = tiny("qwen3", True)
+    with torch.no_grad():
+        model.model.layers[0].mlp.up_proj.weight[0, 0] = torch.nan
+    monkeypatch.setattr(rollout, "generate", functools.partial(
+        decode.generate, draw=rollout.draw, new_cache=rollout.Cache))
+    with pytest.raises(FloatingPointError, match="logits are not finite"):
+        rollout.sample(model, Numbers(), PROMPTS, samples=2, max_new_tokens=4)
+
+
 @pytest.fixture
 def built(monkeypatch):
     """What torch.compile builds from here on: a list that grows by one a compilation."""

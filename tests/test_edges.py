@@ -327,6 +327,28 @@ def test_a_second_run_with_a_slash_at_its_end_lies_beside_the_first(tmp_path):
         runs.open_run(config, optimizer, row)
 
 
+def test_two_runs_of_one_name_that_start_at_once_get_two_folders(tmp_path, monkeypatch):
+    """Both find the name free. The one that comes second to make the folder takes the next."""
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))])
+    row = [{"id": "0", "problem": "1+1?", "answer": "2"}]
+    config = argparse.Namespace(name=str(tmp_path / "x"), steps=1, snapshot_every=0)
+    (tmp_path / "x-2").symlink_to(tmp_path / "nowhere")
+
+    def meanwhile(folder, *_):
+        folder.mkdir()
+        (tmp_path / "x-3").mkdir()
+
+    monkeypatch.setattr(runs, "check_room", meanwhile)
+    run = runs.open_run(config, optimizer, row)
+    files.release(run.folder)
+    assert run.folder == tmp_path / "x-4" and not list((tmp_path / "x").iterdir())
+    monkeypatch.setattr(runs, "check_room", lambda *_: None)
+    for name in ("x-2/y", "x-4/config.json/y"):  # no folder can be there, whatever its number
+        config.name = str(tmp_path / name)
+        with pytest.raises(BadInput, match="cannot write there"):
+            runs.open_run(config, optimizer, row)
+
+
 def test_a_tilde_is_the_home_folder_after_an_equals_sign_too(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     config = flags.parse(flags.flags("grpo", ""), ["--name=~/x", "--data=~/d.jsonl", "--model=~/m"])
@@ -349,6 +371,7 @@ def test_commas_stand_between_sets_and_in_paths(tmp_path, monkeypatch):
         Path(name).write_text("")
     split = {"my data, v2/a.jsonl": 1, "b.jsonl,my data, v2/a.jsonl": 2, "gsm8k,math500": 2,
              "gsm8k,b.jsonl": 1, "b.jsonl,gsm8k": 2, "my data, v2/nosuch.jsonl": 1, "gsm9k": 1}
+    split |= {f"{a},{b}": 2 for a in (*problems.SETS, *problems.HUB) for b in problems.SETS}
     for text, n in split.items():
         assert len(evaluate.several(text)) == n and ",".join(evaluate.several(text)) == text
 

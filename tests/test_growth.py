@@ -120,6 +120,7 @@ def test_a_full_memory_and_a_slow_point_do_not_end_the_call(monkeypatch, tmp_pat
     """Both become lines, the points after them run, each in a new process, and none is measured
     again by the next call. A point that the end of the call cuts has no line, and runs next."""
     monkeypatch.setattr(growth, "Worker", Scripted)
+    monkeypatch.setattr(growth.models, "check_device", lambda device: None)  # there is no card here
     out = tmp_path / "out.jsonl"
     argv = ["--device", "cuda", "--out", str(out)]
     growth.main([*argv, "--limit", "600"])
@@ -193,6 +194,19 @@ def test_lines_of_two_cards_or_of_another_file_are_refused(tmp_path, lines):
         growth.main(["--table", str(ROOT / "results/study_real.jsonl")])
     with pytest.raises(BadInput, match="--tiny is for a CPU"):
         growth.main(["--device", "cpu", "--out", str(tmp_path / "x")])
+
+
+def test_mistakes_are_refused_before_a_process_is_started(monkeypatch, tmp_path):
+    """A device that is none, a card that is not there, a folder that is not there."""
+    monkeypatch.setattr(growth, "Worker", None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    out = tmp_path / "out.jsonl"
+    for device, said in (("bogus", "no device of PyTorch"), ("cuda", "sees no CUDA card")):
+        with pytest.raises(BadInput, match=f"--device {device}: .*{said}"):
+            growth.main(["--device", device, "--out", str(out)])
+    assert not out.exists()
+    with pytest.raises(BadInput, match="--out .*no/x.jsonl: cannot write there .No such file"):
+        growth.main(["--tiny", "--out", str(tmp_path / "no/x.jsonl")])
 
 
 @pytest.mark.slow

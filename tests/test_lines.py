@@ -93,6 +93,19 @@ def test_what_was_not_trained_has_no_figure():
         "weight", "fallback", "ess", "top10", "GB"}
 
 
+@pytest.mark.parametrize("logs", [True, False])
+def test_a_first_step_that_trains_nothing_hides_no_figure_of_the_credit(logs):
+    """The credit was not asked in that step, so nobody knows what it logs. If it turns out to log
+    nothing, as GRPO's, the column stays empty."""
+    first = {k: v for k, v in USUAL.items() if k != "fallback"} | dict(informative=0, ess=0.0)
+    columns = lines.columns_for(250, {}, first)
+    then = {k: v for k, v in USUAL.items() if logs or k != "fallback"}
+    for metrics, shown in ((first, "-"), (then, "0.25" if logs else "-")):
+        cells = {column.head: column.shown(metrics) for column in columns}
+        assert cells["fallback"] == shown
+    assert logs or "fallback" not in {c.head for c in lines.columns_for(250, {}, then)}
+
+
 @pytest.fixture
 def short(tmp_path, monkeypatch):
     """Flags of a run that takes a moment; here is a folder of its own, and 80 columns."""

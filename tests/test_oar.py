@@ -840,9 +840,12 @@ def test_the_squared_effect_is_unbiased():
     assert mean == pytest.approx(.09)
 
 
-def test_the_fidelity_script_refuses_a_device_before_it_begins():
+def test_the_fidelity_script_refuses_a_device_before_it_begins(monkeypatch, tmp_path):
+    monkeypatch.setattr(fidelity.problems, "load_policy", None)
     with pytest.raises(BadInput, match="--device quick: no device"):
         fidelity.main(["--device", "quick"])
+    with pytest.raises(BadInput, match="--out .*no/x.json: cannot write there"):
+        fidelity.main(["--out", str(tmp_path / "no/x.json")])
 
 
 @pytest.mark.slow

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "results"))
+import tables
+
 FILES = {path.stem: path for path in ROOT.glob("*.py")}
 FILES |= {f"engine.{path.stem}": path for path in (ROOT / "engine").glob("*.py")}
 
@@ -46,6 +49,35 @@ def test_the_engine_says_that_it_can_be_skipped():
     for path in (ROOT / "engine").glob("*.py"):
         doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
         assert "first reading" in doc, path.name
+
+
+def scripts():
+    """The files that do something when they are called. Those of exercises/ex*.py only say how to
+    mark them."""
+    for folder in (ROOT, *(ROOT / name for name in (
+            "examples", "docs", "data", "exercises", "results", "tools"))):
+        for path in sorted(folder.glob("*.py")):
+            exercise = path.name.removeprefix("test_").startswith("ex")
+            if not exercise and '__name__ == "__main__"' in path.read_text(encoding="utf-8"):
+                yield path
+
+
+@pytest.mark.parametrize("path", list(scripts()), ids=lambda path: path.name)
+def test_no_script_starts_to_work_on_help(path):
+    """Each one reads its arguments; without a parser, --help or a typing error would start it."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    calls = {ast.unparse(node.func).rpartition(".")[2] for node in ast.walk(tree)
+             if isinstance(node, ast.Call)}
+    ours = {"parse"} if path.parent == ROOT else set()  # of engine/flags.py
+    assert calls & {"parse_args", "parse_args_into_dataclasses"} | calls & ours
+
+
+@pytest.mark.parametrize("argv, code", [(["--help"], 0), (["--nonsense"], 2), (["page.md"], 2)])
+def test_the_tables_are_not_rewritten_on_help(argv, code, monkeypatch):
+    monkeypatch.setattr(tables, "HERE", None)
+    with pytest.raises(SystemExit) as stop:
+        tables.main(argv)
+    assert stop.value.code == code
 
 
 @pytest.mark.slow

@@ -389,10 +389,48 @@ def test_the_bench_launches_one_process_and_two(tmp_path):
     was_timed(result["2x16"], 2)
 
 
+@pytest.mark.parametrize("last, said", [(5, "2.00 s a step"), (2, "none was left to train")])
+def test_the_time_of_a_step_after_a_resume(last, said, tmp_path, monkeypatch, capsys):
+    """Six seconds of this call, for the three steps after the checkpoint of step 2."""
+    ended = SimpleNamespace(metrics={"train_runtime": 6.0}, global_step=last)
+    monkeypatch.setattr(trl_grail, "CreditGRPOTrainer", lambda *args, **kwargs: SimpleNamespace(
+        train=lambda resume_from_checkpoint: ended, accelerator=SimpleNamespace(print=print)))
+    (tmp_path / "trainer_state.json").write_text('{"global_step": 2}')
+    trl_grail.main(["--use_cpu", "--bf16", "false", "--save_strategy", "no", "--output_dir",
+                    str(tmp_path), "--resume_from_checkpoint", str(tmp_path)])
+    assert said in capsys.readouterr().out
+
+
+def test_the_mean_weight_is_of_tokens_with_an_advantage(monkeypatch):
+    """As grpo.py's weight_mean: GRAIL gives a box the weight 5 in every row, and a row without an
+    advantage trains nothing. Without any such row it is GRPO's 1."""
+    tokenizer, data, _ = drawn()
+    out = rollout.sample(problems.load_policy("tiny")[0], tokenizer, data["prompt"], samples=2,
+                         max_new_tokens=40)
+    batch = {"prompt_ids": out.prompt_ids, "prompt_mask": out.prompt_mask.long(),
+             "completion_ids": out.completion_ids, "completion_mask": out.completion_mask.long()}
+    for A in ([1.0, -1.0] + [0.0] * 6, [0.0] * 8):
+        metrics = defaultdict(list)
+        stand_in = SimpleNamespace(
+            credit="grail", model=problems.load_policy("tiny")[0], processing_class=tokenizer,
+            accelerator=Accelerator(cpu=True), temperature=1.0, _train_batch_size=4,
+            _metrics={"train": metrics})
+        batch["advantages"] = torch.tensor(A)
+        w = trl_grail.CreditGRPOTrainer.weights(stand_in, batch)
+        trained = [float(w[i, t]) for i in range(8) for t in range(out.completion_ids.shape[1])
+                   if A[i] and out.completion_mask[i, t]]
+        assert (w[2:][out.completion_mask[2:]] != 1).any()
+        want = sum(trained) / len(trained) if trained else 1
+        assert metrics["credit/mean"] == [pytest.approx(want)]
+
+
 def test_mistakes_are_one_sentence(tmp_path, monkeypatch, capsys):
     """A file that is not there, settings that TRL refuses, TRL not installed: no traceback."""
+    (tmp_path / "trainer_state.json").write_text('{"global_step": 2}')
     for argv, reason in ((["--dataset", "no.jsonl"], "--dataset no.jsonl: there is no such file."),
-                         (["--num_generations", "7"], "7"), (["--model", "no/where/here"], "")):
+                         (["--num_generations", "7"], "7"), (["--model", "no/where/here"], ""),
+                         (["--resume_from_checkpoint", "none"], "_checkpoint none: no checkpoint"),
+                         (["--resume_from_checkpoint", str(tmp_path)], "has no weights")):
         with pytest.raises(errors.BadInput, match=reason):
             trl_grail.main([*argv, "--use_cpu", "--bf16", "false", "--output_dir", str(tmp_path)])
     with pytest.raises(ValueError, match="oar-g"):
