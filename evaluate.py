@@ -5,10 +5,11 @@
     python evaluate.py --compare a.jsonl b.jsonl               # with seeds: a0 a1 a2 vs b0 b1 b2
     python evaluate.py --model Qwen/Qwen3-4B --paper-protocol  # as GRAIL's release does
 
-Accuracy is the mean over samples. It counts only answers in \boxed{} (strict), as the reward does.
-The lenient score also accepts "the answer is 7" or a last number. If only the strict score rises,
-the model learned the format. Every sample goes to a file at once. The same command continues a
-stopped evaluation, and reads a finished one instead of repeating it.
+Accuracy is the mean over samples. It counts only answers in \boxed{} (strict), as the reward does
+(which also pays nothing for a text that was cut off after two boxes). The lenient score also
+accepts "the answer is 7" or a last number. If only the strict score rises, the model learned the
+format. Every sample goes to a file at once. The same command continues a stopped evaluation, and
+reads a finished one instead of repeating it.
 
 What we left out, on purpose: model judges, few-shot prompts, several cards, bold type for winners.
 """
@@ -25,7 +26,7 @@ import torch
 from tqdm import tqdm
 
 import verify
-from benchmarks import HUB, last_box
+from benchmarks import HUB
 from engine.errors import BadInput, at_most, printable, run_cli
 from engine.samples import describe, describe_prompts, resume
 from intervals import interval, print_comparison, print_results
@@ -104,7 +105,10 @@ def evaluate(model, tokenizer, problems, *, samples=1, temperature=1.0, top_p=1.
             bar.update(len(batch))
             bar.set_postfix(accuracy=f"{100 * right / len(done) / samples:.1f}%")
     except torch.OutOfMemoryError:
-        raise BadInput(f"--batch-size {batch_size} does not fit on this card; halve it.") from None
+        said = f"--batch-size {batch_size} does not fit on this card; halve it."
+        if batch_size <= samples:
+            said = f"--samples {samples}: one problem's do not fit on this card; take fewer."
+        raise BadInput(said) from None
     except KeyboardInterrupt:
         so_far = [summarise(list(done.values()), ks)] if done else []
         raise KeyboardInterrupt(*so_far) from None
@@ -210,7 +214,8 @@ def majority_vote(records):
     chance = []
     for rows in records:
         right = sum(r["strict"] for r in rows)
-        boxes = [last_box(r.get("graded", r["text"])) for r in rows if not r["strict"]]
+        texts = [r.get("graded", r["text"]) for r in rows if not r["strict"]]
+        boxes = [verify.extract(text, strict=True) for text in texts]
         wrong = Counter(box for box in boxes if box)
         camps = Counter()
         if 0 < right <= wrong.total():  # otherwise the vote is already clear
@@ -238,7 +243,8 @@ def measure(model, tokenizer, held_out, config, when):
         sampled = evaluate(model, tokenizer, held_out, samples=k, ks=(k,), **settings)
         greedy = evaluate(model, tokenizer, held_out, temperature=0.0, **settings)
     except BadInput as mistake:  # the batch size here is that of a training step
-        raise BadInput(str(mistake).replace("--batch-size", "--prompts x --group")) from None
+        said = str(mistake).replace("--batch-size", "--prompts x --group")
+        raise BadInput(said.replace("--samples", "--eval-samples")) from None
 
     scores = {"sampled": sampled, "greedy": greedy}
     shown = [f"{name} {percent(score['accuracy'], score['low'], score['high'])}"
@@ -289,7 +295,8 @@ def flags():
     add("--top-p", type=float, default=1.0, help="1: off")
     add("--top-k", type=int, default=0, help="0: off")
     add("--max-new-tokens", type=int, default=512, help="longer completions are cut (truncated)")
-    add("--batch-size", type=int, default=256, help="rows at a time; changes memory, not the texts")
+    add("--batch-size", type=int, default=256,
+        help="rows at a time, at least one problem's samples; changes memory, not the texts")
     add("--seed", type=int, default=0, help="seed of the samples")
     add("--thinking", action="store_true", help="leave Qwen3's thinking mode on")
     add("--majority", action="store_true", help="add a column: the majority vote of the samples")

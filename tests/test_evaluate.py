@@ -412,6 +412,8 @@ def test_majority_vote():
         ]
     )
     assert chance.tolist() == [1, 1 / 2, 0, 0, 1, 1 / 3]  # 1/3 of float64, not of float32
+    loose = [{"strict": True, "text": r"\boxed{7}"}, {"strict": False, "text": r"so \fbox{7}"}]
+    assert evaluate.majority_vote([loose]).tolist() == [1]  # strictly, the second has no box
 
 
 def test_scores_are_float64_all_the_way(tmp_path, monkeypatch, capsys):
@@ -554,6 +556,8 @@ def test_bad_input_is_refused_before_sampling(monkeypatch, tmp_path):
     monkeypatch.setattr(evaluate, "sample", out_of_memory)
     with pytest.raises(BadInput, match="--batch-size 256"):
         policy.evaluate()
+    with pytest.raises(BadInput, match="--samples 300"):  # a smaller batch would change nothing
+        policy.evaluate(samples=300)
 
 
 POSSIBLE = dict(name="x", problems=ROWS, samples=4, temperature=1.0, top_p=1.0, top_k=0,
