@@ -64,7 +64,7 @@ def model_flags(add):
              "the one for long chains")
     add("--data", default="gsm8k", type=os.path.expanduser,
         help="a problem set named in problems.py, or a .jsonl file with problem and answer, of "
-             "which a tenth is held out, at most --eval-problems")
+             "which at most a tenth is held out")
     add("--thinking", action="store_true",
         help="let a model that can think before it answers (Qwen3) do so")
     add("--eval-problems", type=int, default=200,
