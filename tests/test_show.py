@@ -13,7 +13,7 @@ import torch
 
 import grail
 import show
-from engine import errors, flags, pages
+from engine import errors, flags, lines, pages
 from engine.runs import Step
 from rollout import Rollouts
 
@@ -578,6 +578,88 @@ def test_seeds_of_a_method_are_a_band_and_other_settings_another_line(tmp_path):
     assert steps == [1, 2] and mean == pytest.approx([20, 50])  # step 3 has one seed alone
     assert low == pytest.approx([10, 20]) and high == pytest.approx([30, 80])
     assert plot.band(groups["grpo lr=0.0001"], "ess")[0] == []
+
+
+def log_of(folder, seed, rows):
+    """A run's folder whose log has these figures of its steps, from step 1 on."""
+    run_of(folder, "grpo", seed, [])
+    (folder / "metrics.jsonl").write_text("".join(
+        json.dumps({"step": i, "seconds": 1.0, **row}) + "\n" for i, row in enumerate(rows, 1)))
+    return plot.read(folder)
+
+
+TRAINED = {"entropy": .4, "ess": .8, "grad_norm": .1}
+NOTHING = {"entropy": 0.0, "ess": 0.0, "grad_norm": 0.0}
+
+
+def test_a_step_that_trained_nothing_pulls_no_curve_to_0(tmp_path):
+    """Its entropy is not 0, it is unknown. A KL term still scores rows: entropy, but no ESS."""
+    under_kl = {"entropy": .2, "ess": 0.0, "grad_norm": .1}
+    runs = [log_of(tmp_path / "a", 0, [TRAINED, NOTHING, TRAINED, NOTHING, TRAINED, TRAINED]),
+            log_of(tmp_path / "b", 1, [TRAINED, TRAINED, TRAINED, under_kl, under_kl, TRAINED])]
+    group, = plot.by_method(runs).values()
+    assert plot.band(group, "entropy") == (
+        [1, 3, 5, 6], pytest.approx([.4, .4, .3, .4]), [.4, .4, .2, .4], [.4] * 4)
+    assert plot.band(group, "ess")[:2] == ([1, 3, 6], pytest.approx([.8] * 3))
+    assert plot.band(group, "seconds")[0] == [1, 2, 3, 4, 5, 6]  # every step takes time
+    steps, mean, low, high = plot.with_gaps(group, "ess")
+    assert steps == [1, 2, 3, 4, 5, 6]
+    for line in (mean, low, high):
+        assert [math.isnan(value) for value in line] == [False, True, False, True, True, False]
+    assert plot.stand_alone([1, math.nan, 1, 1, math.nan, math.nan, 1]) == [
+        True, False, False, False, False, False, True]
+    none, = plot.by_method([log_of(tmp_path / "c", 0, [NOTHING])]).values()
+    assert plot.with_gaps(none, "ess") == [[], [], [], []]
+
+
+def test_a_curve_leaves_out_what_a_printed_line_leaves_out(tmp_path):
+    """Each column of engine/lines.py that is a - in such a step, by the fields that it reads."""
+    class Reads(dict):
+        def __getitem__(self, name):
+            self.read.add(name)
+            return super().__getitem__(name)
+
+    fields = {"informative", "groups", "reward", "length", "seconds", "truncated", "clipped",
+              "tokens_per_second", "peak_gb", *plot.OF_TRAINED, *plot.OF_SCORED}
+    metrics = {"step": 1, **dict.fromkeys(fields, 0.0)}
+    dashes = set()
+    for column in lines.columns_for(250, {}, metrics):
+        if column.shown(metrics) == "-":
+            used = Reads({**metrics, "ess": .5, "peak_gb": 1.0})
+            used.read = set()
+            column.shown(used)
+            dashes |= used.read
+    _, curves = log_of(tmp_path / "a", 0, [metrics])
+    assert len(dashes) > 10 and fields - set(curves) == dashes
+
+
+def test_accuracies_before_and_after_are_joined(tmp_path):
+    """They are measured at two steps only, so the steps between are no gap."""
+    folder = run_of(tmp_path / "a", "grpo", 0, [.1, .2, .3])
+    scores = {"before": {"sampled": {"accuracy": .25}}, "after": {"sampled": {"accuracy": .75}}}
+    (folder / "summary.json").write_text(json.dumps({"step": 3, **scores}))
+    group, = plot.by_method([plot.read(folder)]).values()
+    assert plot.with_gaps(group, "accuracy", 100)[:2] == [[0, 3], [25, 75]]
+
+
+@pytest.mark.parametrize("name, text", [
+    ("config.json", "[]"), ("config.json", "{}"), ("config.json", '{"method": ["grpo"]}'),
+    ("config.json", "no"), ("config.json", "[" * 100_000), ("config.json", "\udcff"),
+    ("metrics.jsonl", "[1]"), ("metrics.jsonl", "1"), ("metrics.jsonl", '{"step": 1, "rew'),
+    ("metrics.jsonl", '{"reward": 1}'), ("metrics.jsonl", '{"step": [1], "reward": 1}'),
+    ("metrics.jsonl", '{"step": 1, "reward": "1"}'), ("metrics.jsonl", '{"step": 1, "ess": NaN}'),
+    ("metrics.jsonl", '{"step": 1, "reward": 1' + "0" * 400 + "}"),
+    ("summary.json", "[1]"), ("summary.json", "null"), ("summary.json", '{"before": [1]}'),
+    ("summary.json", '{"before": {"sampled": 3}}'), ("summary.json", '{"after": {"sampled": {}}}'),
+    ("summary.json", '{"step": [1], "after": {"sampled": {"accuracy": 0.5}}}'),
+    ("summary.json", '{"after": {"sampled": {"accuracy": 0.5}}}'),
+    ("summary.json", '{"before": {"sampled": {"accuracy": null}}}')])
+def test_a_damaged_file_of_a_run_is_named(name, text, tmp_path):
+    folder = run_of(tmp_path / "a", "grpo", 0, [.1])
+    (folder / name).write_text(text, errors="surrogateescape")
+    with pytest.raises(errors.BadInput, match=re.escape(str(folder / name))) as caught:
+        plot.read(folder)
+    assert str(caught.value).endswith(".") and len(str(caught.value)) < 400
 
 
 def test_accuracy_is_read_before_and_after(tmp_path):
