@@ -140,19 +140,26 @@ def entry(tokenizer, ids, problem, reward, methods, **known):
 
 
 def of_method(config, weights, A):
-    """A column's name and note: what this run's settings do with a completion of advantage A."""
+    """A column's name and note: what this run's settings do with a completion of advantage A.
+
+    The note is "" if GRAIL's settings did not make these weights.
+    """
     name = NAMES.get(config.method, config.method)  # a method of yours has its file's name
     if config.credit != "method":
         name += f", --credit {config.credit}"
-    if config.method != "grail":
+    if config.method != "grail" or config.credit not in ("method", "shuffled"):
         return name, ""
-    note = "the released code's weights" if config.as_released else f"--reweight {config.reweight}"
+    if config.as_released:  # a box with content has weights other than 1, on both sides
+        without = ": no signal here, because there is no box, or an empty one"
+        return name, "the released code's weights" + without * (set(weights) == {1.0})
+    note = f"--reweight {config.reweight}"
     if set(weights) == {1.0}:
-        kind = "right" if A > 0 else "wrong"
+        kind = {1: "right completions", -1: "wrong completions", 0: "completions of A = 0"}
         if {"wrong": A > 0, "correct": A <= 0}.get(config.reweight):
-            note += f": {kind} completions stay at weight 1"
+            note += f": {kind[(A > 0) - (A < 0)]} stay at weight 1"
         else:
-            note += ": no signal here, because there are not two tokens before a box"
+            note += (": no signal here, because there are not two tokens before a box, or they "
+                     "are all alike")
     return name, note
 
 

@@ -12,6 +12,8 @@ import pytest
 import torch
 
 import grail
+import released
+import saliency
 import show
 from engine import errors, flags, lines, pages
 from engine.runs import Step
@@ -440,7 +442,36 @@ def test_grail_s_column_says_what_its_run_s_setting_does(reweight, A, weights, w
     assert name == "GRAIL" and note.startswith(words)
     assert note == words or note.startswith("--reweight wrong: no signal")
     config.credit = "shuffled"
-    assert show.of_method(config, weights, A)[0] == "GRAIL, --credit shuffled"
+    assert show.of_method(config, weights, A) == ("GRAIL, --credit shuffled", note)
+    for credit in ("uniform", "entropy", "oracle"):  # GRAIL made no weight of these
+        config.credit = credit
+        assert show.of_method(config, weights, A) == (f"GRAIL, --credit {credit}", "")
+
+
+@pytest.mark.parametrize("as_released", [False, True])
+@pytest.mark.parametrize("reweight", ["wrong", "correct", "both"])
+@pytest.mark.parametrize("A", [0.5, -0.5, 0.0])
+@pytest.mark.parametrize("text", ["no box", r"1\boxed{2}", r"12\boxed{3}", r"12\boxed{}"])
+def test_a_note_on_weights_of_1_gives_the_reason(text, A, reweight, as_released):
+    """By GRAIL's own functions, with a saliency that is the same at all tokens, or none."""
+    credit_fn = released.grail_credit if as_released else grail.grail_credit
+    ids = [ord(c) for c in text]
+    span = saliency.answer_span(Letters(), ids, text)
+    spans = torch.tensor([span or saliency.NO_BOX])
+    mask = torch.ones(1, len(ids), dtype=torch.bool)
+    w = credit_fn(mask.float(), mask, spans, torch.tensor([A]), reweight)[0].tolist()
+    config = flags.parse(flags.flags("grail", ""), [])
+    config.reweight, config.as_released = reweight, as_released
+    _, note = show.of_method(config, w, A)
+    on = {"wrong": A <= 0, "correct": A > 0, "both": True}[reweight]
+    lost = span is None or span[0] < 2 or span[1] == span[2]  # or flat, and no content
+    if as_released:
+        assert ("no box, or an empty one" in note) == (span is None or span[1] == span[2])
+        assert "stay at weight 1" not in note and "two tokens" not in note
+    else:
+        assert ("stay at weight 1" in note) == (not on)
+        assert ("no signal here" in note) == (on and lost)
+    assert A or "right" not in note and "wrong completions" not in note
 
 
 def test_grail_shows_its_example_and_says_when_there_is_none(tmp_path, monkeypatch, capsys):
