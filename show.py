@@ -187,7 +187,8 @@ def of_step(run, tokenizer, done, each=2):
     folder = run.folder / "pages"
     folder.mkdir(exist_ok=True)
     path = folder / f"step_{run.step:05d}.html"
-    before = [page for page in sorted(folder.glob("step_*.html")) if page.name < path.name][-1:]
+    earlier = [page for page in folder.glob("step_*.html") if 0 <= number_of(page) < run.step]
+    before = sorted(earlier, key=number_of)[-1:]
     links = [("previous", page.name) for page in before] + [("all pages", "index.html")]
     name = NAMES.get(config.method, config.method)
     title = f"{name}, step {run.step} of {config.steps}"
@@ -197,6 +198,12 @@ def of_step(run, tokenizer, done, each=2):
     for page in before:
         pages.link_to_next(page, path.name)
     list_pages(run.folder, config)
+
+
+def number_of(page):
+    """The step in the name of a page; -1 if it has none. Names with six digits do not sort."""
+    number = page.stem.removeprefix("step_")
+    return int(number) if number.isdecimal() else -1
 
 
 def twins(rollouts, i, G):

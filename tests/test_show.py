@@ -396,6 +396,21 @@ def test_the_pages_of_a_run_are_linked(tmp_path):
     assert "25.0 % sampled" in listed
 
 
+def test_the_pages_are_linked_in_the_order_of_their_numbers(tmp_path):
+    """step_100000 comes before step_99999 in the alphabet. A page of yours is not one of these."""
+    config = run_folder(tmp_path)
+    config.pages_every = 1
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "step_by_step.html").write_text("mine")
+    for number in (99_998, 99_999, 100_000, 100_001):
+        run, done = step_of(number, tmp_path, config)
+        show.of_step(run, Letters(), done)
+    for number in (99_999, 100_000, 100_001):
+        text = (tmp_path / f"pages/step_{number}.html").read_text(encoding="utf-8")
+        assert f'href="step_{number - 1}.html">previous<' in text
+        assert (f'href="step_{number + 1}.html">next<' in text) == (number < 100_001)
+
+
 def test_a_method_of_one_s_own_has_pages_under_its_name(tmp_path):
     """CONTRIBUTING.md promises that its file alone is enough."""
     config = run_folder(tmp_path)
