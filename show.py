@@ -285,6 +285,13 @@ def last_steps(summary, config):
 # ------------------------------------------------------------------------------ the command line
 
 
+def beside_the_median(s):
+    """s (T,) over the median of its positive values. All 1 if none is: then no token stands out."""
+    if not (s > 0).any():
+        return torch.ones_like(s)
+    return s / s[s > 0].median()
+
+
 def main(argv=None):
     parser = argparse.ArgumentParser(description="Show which tokens a model's own answer leans on.")
     parser.add_argument("--model", default="tiny", type=os.path.expanduser,
@@ -326,7 +333,7 @@ def main(argv=None):
     for t in sorted(s.argsort(descending=True)[:20].tolist()):
         print(f"{t:5d} {s[t]:9.2e}  {tokens[t]!r}{'   the box' * (span[0] <= t < span[3])}")
     print("\nred: four times the median or more; blue: a quarter or less\n")
-    print(coloured(tokens, (s / s[s > 0].median()).sqrt().tolist(), in_colours()))
+    print(coloured(tokens, beside_the_median(s).sqrt().tolist(), in_colours()))
 
 
 if __name__ == "__main__":

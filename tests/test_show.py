@@ -285,6 +285,16 @@ def test_every_token_is_reached_by_keyboard_and_one_is_by_tab():
     assert page.count('<section class="on"') == 1
 
 
+@pytest.mark.parametrize("s, weights", [
+    ([1.0, 4.0, 0.0, 9.0], [.25, 1.0, 0.0, 2.25]), ([0.0, 0.0], [1.0, 1.0]), ([], [])])
+def test_saliencies_of_0_colour_nothing(s, weights):
+    """A sure model: J underflows. A median of no number would give all tokens the deepest red."""
+    found = show.beside_the_median(torch.tensor(s)).tolist()
+    assert found == weights
+    if set(weights) == {1.0}:
+        assert show.coloured(["a", "b"], found) == "ab"
+
+
 # ------------------------------------------------------------------------------ the slip
 
 
