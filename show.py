@@ -38,10 +38,18 @@ NAMES = {"grpo": "GRPO", "grail": "GRAIL", "oar": "OAR", "delta": "DelTA", "scrl
 
 
 def pieces(tokenizer, ids):
-    """The text that each of n ids adds to the decoding: n strings that join to the whole text."""
+    """The text that each of n ids adds to the decoding: n strings that join to the whole text.
+
+    Bytes of one character may be split over tokens. The last of these tokens adds it, the others
+    add "", which pages.visible shows as a sign.
+    """
     texts = [tokenizer.decode(ids[:n], clean_up_tokenization_spaces=False)
              for n in range(len(ids) + 1)]
-    return [texts[n + 1][len(texts[n].rstrip("\ufffd")):] for n in range(len(ids))]
+    whole, ends = texts[-1], [0]
+    for text in texts[1:]:  # an unfinished character ends it in U+FFFD, which `whole` may lack
+        agreed = text if whole.startswith(text) else os.path.commonprefix([text, whole])
+        ends.append(max(ends[-1], len(agreed)))
+    return [whole[begin:end] for begin, end in zip(ends, ends[1:])]
 
 
 # ------------------------------------------------------------------------------ in a terminal
@@ -60,7 +68,8 @@ def coloured(tokens, weights, colours=True):
     """Terminal text of n tokens (strings), coloured by weight: blue below 1, red above."""
     out = []
     for token, weight in zip(tokens, weights):
-        level, text = math.ceil(4 * abs(strength(weight)) - 0.5), printable(token)
+        level = math.ceil(4 * abs(strength(weight)) - 0.5)
+        text = printable(pages.visible(token) if colours else token)
         if level and colours:
             code = (RED if weight > 1 else BLUE)[level - 1]
             # End the colour before the newline, or it runs to the terminal's right edge.
@@ -331,7 +340,8 @@ def main(argv=None):
     tokens = pieces(tokenizer, ids)
     print("token   s_t: the twenty largest, in the order of the text")
     for t in sorted(s.argsort(descending=True)[:20].tolist()):
-        print(f"{t:5d} {s[t]:9.2e}  {tokens[t]!r}{'   the box' * (span[0] <= t < span[3])}")
+        boxed = "   the box" * (span[0] <= t < span[3])
+        print(f"{t:5d} {s[t]:9.2e}  {pages.visible(tokens[t])!r}{boxed}")
     print("\nred: four times the median or more; blue: a quarter or less\n")
     print(coloured(tokens, beside_the_median(s).sqrt().tolist(), in_colours()))
 

@@ -1,6 +1,7 @@
 """What a person sees: pages that hostile text cannot break, colours that can be read, curves."""
 import json
 import math
+import random
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from test_grail import Pieces
 
 import grail
 import released
@@ -283,6 +285,53 @@ def test_every_token_is_reached_by_keyboard_and_one_is_by_tab():
     assert re.findall(r'aria-selected="(\w+)" data-method="(\w)"', page) == [
         ("false", "G"), ("true", "M")]
     assert page.count('<section class="on"') == 1
+
+
+# ------------------------------------------------------------------------------ tokens as text
+
+
+class ByteFallback(Pieces):
+    """As Pieces, but it writes one U+FFFD for each byte that is no character, as Llama's."""
+
+    def decode(self, ids, **_):
+        text = b"".join(self.pieces[i] for i in ids).decode("utf-8", "surrogateescape")
+        return re.sub("[\udc80-\udcff]", "\ufffd", text)
+
+
+@pytest.mark.parametrize("kind", [Pieces, ByteFallback])
+@pytest.mark.parametrize("tokens, expected", [
+    ([b"2", b"\xe2\x88", b"\xb4", b"x"], ["2", "", "\u2234", "x"]),
+    ([b"\xf0", b"\x9f", b"\x98", b"\x80!"], ["", "", "", "\U0001f600!"]),
+    ([b"a\xc3", b"\xa9\xc3", b"\xa9b"], ["a", "\xe9", "\xe9b"]),
+    ([b"a", b"\xc3"], ["a", "\ufffd"]),                   # cut off within a character
+    ([b"a", b"\xc3", b"b"], ["a", "\ufffd", "b"]),        # it never became one
+    ([b"\xef\xbf\xbd", b"\xff", b"c"], ["\ufffd", "\ufffd", "c"]), ([], [])])
+def test_pieces_join_to_the_text_when_tokens_split_characters(tokens, expected, kind):
+    tokenizer, ids = kind(*tokens), list(range(len(tokens)))
+    assert show.pieces(tokenizer, ids) == expected
+    assert "".join(show.pieces(tokenizer, ids)) == tokenizer.decode(ids)
+
+
+def test_pieces_of_random_bytes_join_to_the_text():
+    """Whatever a model writes, and wherever its tokens cut."""
+    draw = random.Random(0)
+    for _ in range(200):
+        data = "".join(draw.choice("a\xe9\u2234\U0001f600\ufffd") for _ in range(8)).encode()
+        data += bytes(draw.choices(range(256), k=draw.randrange(3)))
+        cuts = sorted(draw.choices(range(len(data)), k=12))
+        tokenizer = Pieces(*(data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)])))
+        ids = list(range(len(cuts) + 1))
+        assert "".join(show.pieces(tokenizer, ids)) == tokenizer.decode(ids)
+
+
+def test_a_part_of_a_character_is_seen_and_is_no_wrong_one():
+    """A sign, in colours and on a page. Plain text is only the text."""
+    tokens = show.pieces(Pieces(b"2", b"\xe2\x88", b"\xb4"), [0, 1, 2])
+    assert re.sub(r"\x1b\[[\d;]*m", "", show.coloured(tokens, [2.0] * 3)) == "2\u25cc\u2234"
+    assert show.coloured(tokens, [2.0] * 3, colours=False) == "2\u2234"
+    page = pages.page("t", [completion(tokens, {"G": ([2.0] * 3, None)})])
+    assert Reader(page).texts == ["2\u25cc\u2234"] and "\ufffd" not in page
+    assert [tip.split("\u203a")[0][-1] for tip in Reader(page).tips] == ["2", "\u25cc", "\u2234"]
 
 
 @pytest.mark.parametrize("s, weights", [
