@@ -3,10 +3,13 @@
 The cases R, B, M, K, P and G were computed by hand or in NumPy from the published formulas; the
 cases O by running the functions of declare-lab/grail (commit 749aa4c).
 """
+import contextlib
 import dataclasses
 import functools
+import io
 import json
 import math
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -767,6 +770,17 @@ def test_the_authors_settings_by_hand():
         found = vars(released.oar_authors(config))
         assert found == vars(config) | {"draws": 1, "replace": "pad", "outcome": outcome}
         assert config.draws == 2 and config.outcome == "each"
+
+
+def test_the_help_names_the_flags_that_the_authors_settings_override():
+    """All of them, and none that still counts: --signal and --chunk do."""
+    given = dict(signal="perturbation", outcome="each", draws=7, replace="mean", chunk=9, seed=5)
+    theirs = vars(released.oar_authors(SimpleNamespace(**given)))
+    changed = {name for name in given if theirs[name] != given[name]}
+    with pytest.raises(SystemExit), contextlib.redirect_stdout(io.StringIO()) as out:
+        oar.main(["--help"])
+    help_text = re.search(r"weights of a public source.*?\(default", out.getvalue(), re.S)[0]
+    assert set(re.findall(r"--(\w+)", help_text)) == changed == {"outcome", "draws", "replace"}
 
 
 @pytest.mark.slow
