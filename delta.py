@@ -194,10 +194,13 @@ def main(argv=None):
         help="a token's score vector: (1 - p) h, or the LM head's exact gradient")
     add("--refinements", type=int, default=1, help="K, how often to compute the two means again")
     add("--as-released", action="store_true",
-        help="the released code's weights, see released.py")
+        help="the released code's weights, see released.py; not with --gradient lm-head")
     config = parse(parser, argv)
     if config.refinements < 0:
         raise BadInput(f"--refinements {config.refinements}: must be at least 0.")
+    if config.as_released and config.gradient == "lm-head":
+        raise BadInput("--gradient lm-head: the released code's weights are made of (1 - p) h; "
+                       "leave out --gradient or --as-released.")
     train(config, whole_batch=whole_batch(config))
 
 

@@ -118,7 +118,7 @@ def main(argv=None):
     add("--replace", default="pad", choices=["pad", "mean"], help="OAR-P: the replacement token")
     add("--chunk", type=int, default=0, help="OAR-P: copies held at a time; 0: 16,384 tokens")
     add("--as-released", default="no", choices=["no", "authors", "reproduction"],
-        help="weights of a public source, see released.py; overrides the flags above")
+        help="weights of a public source, see released.py; it sets --outcome, --draws, --replace")
     config = parse(parser, argv)
     if config.draws < 1:
         raise BadInput(f"--draws {config.draws}: must be at least 1.")

@@ -108,13 +108,7 @@ def relex(base, snapshots, steps, to, rank=1):
 
 def check(base, snapshots, steps, to, rank):
     """Raise ValueError unless these are two or more fp32 snapshots of `base`'s run before `to`."""
-    if len(steps) < 2 or list(steps) != sorted(set(steps)):
-        raise ValueError(f"--snapshots: the steps found are {list(steps)}, and a line needs two; "
-                         "raise --until, or lower --snapshot-every in the run.")
-    if not steps[-1] < to < 10**9:
-        raise ValueError(f"--to {to} is not between step {steps[-1]} and 10**9; was --until meant?")
-    if not 1 <= rank <= len(steps):
-        raise ValueError(f"--rank {rank}: {len(steps)} snapshots allow 1 to {len(steps)}.")
+    check_steps(steps, to, rank)
     for step, snapshot in zip(steps, snapshots):
         other = f"--snapshots: step {step} is of another model than --base:"
         stored = {base[name].data_ptr(): name for name in snapshot if name in base}
@@ -131,6 +125,17 @@ def check(base, snapshots, steps, to, rank):
                                  "small steps away; save every snapshot in fp32.")
 
 
+def check_steps(steps, to, rank):
+    """The part of `check` that needs no weights."""
+    if len(steps) < 2 or list(steps) != sorted(set(steps)):
+        raise ValueError(f"--snapshots: the steps found are {list(steps)}, and a line needs two; "
+                         "raise --until, or lower --snapshot-every in the run.")
+    if not steps[-1] < to < 10**9:
+        raise ValueError(f"--to {to} is not between step {steps[-1]} and 10**9; was --until meant?")
+    if not 1 <= rank <= len(steps):
+        raise ValueError(f"--rank {rank}: {len(steps)} snapshots allow 1 to {len(steps)}.")
+
+
 class Snapshot(dict):
     """{name: file}. Indexing opens the file for one tensor only, so no file stays mapped."""
     def __getitem__(self, name):
@@ -139,7 +144,12 @@ class Snapshot(dict):
 
 
 def find_snapshots(folder):
-    """{true optimiser step: Snapshot}, ascending. Step 0 is the base and not a row of M."""
+    """{true optimiser step: Snapshot}, ascending. Step 0 is the base and not a row of M.
+
+    Raises ValueError if there is none, or if a file is damaged or missing.
+    """
+    if not Path(folder).is_dir():
+        raise ValueError(f"--snapshots {folder}: no such folder.")
     found = {}
     for path in Path(folder).glob("step_*/*.safetensors"):  # a large model has several files
         step = path.parent.name.removeprefix("step_")
@@ -151,11 +161,25 @@ def find_snapshots(folder):
             except SafetensorError as error:
                 raise ValueError(f"--snapshots: {path} is damaged ({error}); remove it.") from None
     for path in Path(folder).glob("step_*/*.safetensors.index.json"):
-        named = json.loads(path.read_text())["weight_map"].values()
-        lost = sorted({name for name in named if not path.with_name(name).is_file()})
+        lost = [name for name in files_of(path) if not path.with_name(name).is_file()]
         if lost:
             raise ValueError(f"--snapshots: {path.with_name(lost[0])} is missing; remove the rest.")
+    if not found:
+        raise ValueError(f"--snapshots {folder}: no step_NUMBER folder with a .safetensors file in "
+                         "it; give the run's, or train with --snapshot-every.")
     return dict(sorted(found.items()))
+
+
+def files_of(index):
+    """The files, by name, that an index of a snapshot's tensors lists."""
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        if all(name and Path(name).name == name for name in names):
+            return names
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        pass
+    raise ValueError(f"--snapshots: {index} is damaged: it has no weight_map with the names of "
+                     "files; remove its folder.")
 
 
 def pool(fits):
@@ -186,16 +210,22 @@ def main(argv=None):
     add("--max-new-tokens", type=int, default=512)
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args(argv)
+    for name in ("until", "limit", "samples", "max_new_tokens"):
+        value = getattr(args, name)
+        if value is not None and not 1 <= value < 2**40:
+            flag = name.replace("_", "-")
+            raise BadInput(f"--{flag} {value}: must be at least 1 and below 2^40.")
     if os.path.lexists(args.out):
         raise BadInput(f"--out {args.out} exists; name a new folder.")
     tasks = problems.load_problems(args.data, "test", args.limit)
     try:
+        found = find_snapshots(args.snapshots)
+        steps = [step for step in found if step <= args.until]
+        check_steps(steps, args.to, args.rank)
         model, tokenizer = problems.load_policy(args.base, args.device)
         try_to_save(model, tokenizer, args.base)
         prompts = [problems.build_prompt(tokenizer, row["problem"]) for row in tasks]
         problems.longest_prompt(model, tokenizer, prompts, args.max_new_tokens)
-        found = find_snapshots(args.snapshots)
-        steps = [step for step in found if step <= args.until]
         new, fits = relex(model.state_dict(), [found[s] for s in steps], steps, args.to, args.rank)
     except ValueError as mistake:
         raise BadInput(str(mistake).replace("--model", "--base")) from None

@@ -25,6 +25,7 @@ import functools
 import torch
 
 import verify
+from engine.errors import BadInput
 from engine.seeds import normals
 from logprobs import to_device
 
@@ -120,11 +121,15 @@ def answer_loss(forward, spans):
 def activations(forward, which="embeddings"):
     """The activations for the saliency, (b, L, H): the embeddings, or the output of a block.
 
-    which: "embeddings", "first", "middle" or "last" (in fact the last block but one).
+    which: "embeddings", "first", "middle" or "last" (in fact the last block but one). Raises
+    BadInput for the last two if there is one block: the block before it would be the embeddings.
     """
     if which == "embeddings":
         return forward.embeddings
     blocks = len(forward.hidden_states) - 1
+    if blocks == 1 and which != "first":
+        raise BadInput(f"--activation {which}: this model has one block, so there is none before "
+                       "it; take embeddings or first.")
     index = {"first": 1, "middle": blocks // 2, "last": blocks - 1}
     return forward.hidden_states[index[which]]
 

@@ -38,10 +38,18 @@ NAMES = {"grpo": "GRPO", "grail": "GRAIL", "oar": "OAR", "delta": "DelTA", "scrl
 
 
 def pieces(tokenizer, ids):
-    """The text that each of n ids adds to the decoding: n strings that join to the whole text."""
+    """The text that each of n ids adds to the decoding: n strings that join to the whole text.
+
+    Bytes of one character may be split over tokens. The last of these tokens adds it, the others
+    add "", which pages.visible shows as a sign.
+    """
     texts = [tokenizer.decode(ids[:n], clean_up_tokenization_spaces=False)
              for n in range(len(ids) + 1)]
-    return [texts[n + 1][len(texts[n].rstrip("\ufffd")):] for n in range(len(ids))]
+    whole, ends = texts[-1], [0]
+    for text in texts[1:]:  # an unfinished character ends it in U+FFFD, which `whole` may lack
+        agreed = text if whole.startswith(text) else os.path.commonprefix([text, whole])
+        ends.append(max(ends[-1], len(agreed)))
+    return [whole[begin:end] for begin, end in zip(ends, ends[1:])]
 
 
 # ------------------------------------------------------------------------------ in a terminal
@@ -60,7 +68,8 @@ def coloured(tokens, weights, colours=True):
     """Terminal text of n tokens (strings), coloured by weight: blue below 1, red above."""
     out = []
     for token, weight in zip(tokens, weights):
-        level, text = math.ceil(4 * abs(strength(weight)) - 0.5), printable(token)
+        level = math.ceil(4 * abs(strength(weight)) - 0.5)
+        text = printable(pages.visible(token) if colours else token)
         if level and colours:
             code = (RED if weight > 1 else BLUE)[level - 1]
             # End the colour before the newline, or it runs to the terminal's right edge.
@@ -140,19 +149,26 @@ def entry(tokenizer, ids, problem, reward, methods, **known):
 
 
 def of_method(config, weights, A):
-    """A column's name and note: what this run's settings do with a completion of advantage A."""
+    """A column's name and note: what this run's settings do with a completion of advantage A.
+
+    The note is "" if GRAIL's settings did not make these weights.
+    """
     name = NAMES.get(config.method, config.method)  # a method of yours has its file's name
     if config.credit != "method":
         name += f", --credit {config.credit}"
-    if config.method != "grail":
+    if config.method != "grail" or config.credit not in ("method", "shuffled"):
         return name, ""
-    note = "the released code's weights" if config.as_released else f"--reweight {config.reweight}"
+    if config.as_released:  # a box with content has weights other than 1, on both sides
+        without = ": no signal here, because there is no box, or an empty one"
+        return name, "the released code's weights" + without * (set(weights) == {1.0})
+    note = f"--reweight {config.reweight}"
     if set(weights) == {1.0}:
-        kind = "right" if A > 0 else "wrong"
+        kind = {1: "right completions", -1: "wrong completions", 0: "completions of A = 0"}
         if {"wrong": A > 0, "correct": A <= 0}.get(config.reweight):
-            note += f": {kind} completions stay at weight 1"
+            note += f": {kind[(A > 0) - (A < 0)]} stay at weight 1"
         else:
-            note += ": no signal here, because there are not two tokens before a box"
+            note += (": no signal here, because there are not two tokens before a box, or they "
+                     "are all alike")
     return name, note
 
 
@@ -180,7 +196,8 @@ def of_step(run, tokenizer, done, each=2):
     folder = run.folder / "pages"
     folder.mkdir(exist_ok=True)
     path = folder / f"step_{run.step:05d}.html"
-    before = [page for page in sorted(folder.glob("step_*.html")) if page.name < path.name][-1:]
+    earlier = [page for page in folder.glob("step_*.html") if 0 <= number_of(page) < run.step]
+    before = sorted(earlier, key=number_of)[-1:]
     links = [("previous", page.name) for page in before] + [("all pages", "index.html")]
     name = NAMES.get(config.method, config.method)
     title = f"{name}, step {run.step} of {config.steps}"
@@ -190,6 +207,12 @@ def of_step(run, tokenizer, done, each=2):
     for page in before:
         pages.link_to_next(page, path.name)
     list_pages(run.folder, config)
+
+
+def number_of(page):
+    """The step in the name of a page; -1 if it has none. Names with six digits do not sort."""
+    number = page.stem.removeprefix("step_")
+    return int(number) if number.isdecimal() else -1
 
 
 def twins(rollouts, i, G):
@@ -271,6 +294,13 @@ def last_steps(summary, config):
 # ------------------------------------------------------------------------------ the command line
 
 
+def beside_the_median(s):
+    """s (T,) over the median of its positive values. All 1 if none is: then no token stands out."""
+    if not (s > 0).any():
+        return torch.ones_like(s)
+    return s / s[s > 0].median()
+
+
 def main(argv=None):
     parser = argparse.ArgumentParser(description="Show which tokens a model's own answer leans on.")
     parser.add_argument("--model", default="tiny", type=os.path.expanduser,
@@ -310,9 +340,10 @@ def main(argv=None):
     tokens = pieces(tokenizer, ids)
     print("token   s_t: the twenty largest, in the order of the text")
     for t in sorted(s.argsort(descending=True)[:20].tolist()):
-        print(f"{t:5d} {s[t]:9.2e}  {tokens[t]!r}{'   the box' * (span[0] <= t < span[3])}")
+        boxed = "   the box" * (span[0] <= t < span[3])
+        print(f"{t:5d} {s[t]:9.2e}  {pages.visible(tokens[t])!r}{boxed}")
     print("\nred: four times the median or more; blue: a quarter or less\n")
-    print(coloured(tokens, (s / s[s > 0].median()).sqrt().tolist(), in_colours()))
+    print(coloured(tokens, beside_the_median(s).sqrt().tolist(), in_colours()))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from engine.errors import printable
 
 # A tint's opacity at weight 5 or 1/5. With more, text on it would be hard to read.
 DEEPEST = 0.75
+NO_TEXT = "\u25cc"  # a dotted circle, for a token that holds only a part of a character
 STRONG = 3  # from this weight on a token is bold, too
 
 STYLE = """
@@ -115,6 +116,11 @@ def strength(weight):
     return math.copysign(depth, weight - 1)
 
 
+def visible(token):
+    """A token's text, or a sign if it adds none."""
+    return token or NO_TEXT
+
+
 def escaped(text):
     """Any text, made safe between tags and in a quoted attribute."""
     return html.escape(printable(text))
@@ -127,7 +133,7 @@ def tinted(weight):
 
 def tip(it, i):
     """The bar's text for token i: the model's own numbers, then all methods' weights."""
-    shown = it["tokens"][i].replace("\n", "\u23ce")
+    shown = visible(it["tokens"][i]).replace("\n", "\u23ce")
     facts = [f"token {i} \u2039{shown}\u203a"]
     if it.get("p"):
         facts.append(f"probability {it['p'][i]:.3f}")
@@ -158,7 +164,7 @@ def column(it, method, first):
         if i in slip:
             kinds += ["slip"] + ["cross"] * (i == slip[0])
         told = f' data-tip="{escaped(tip(it, i))}"' if first else ""
-        text = escaped(token).replace("\n", "\u23ce\n")
+        text = escaped(visible(token)).replace("\n", "\u23ce\n")
         spans.append(f'<span class="{" ".join(kinds)}" style="{style}" data-i="{i}" '
                      f'tabindex="{0 if i == 0 else -1}"{told}>{text}</span>')
     note = f'<p class="figures">{escaped(method["note"])}</p>' if method.get("note") else ""
@@ -223,7 +229,8 @@ def legend():
 GRPO's weight is 1 for every token. If A is below 0 the completion is blamed, and red tokens are
 blamed more than under GRPO. If A is above 0 they are praised more.</p>
 <p>Underlined: <span class="rim">the box</span>, <span class="content">its content</span>, and
-<span class="slip cross">the first false line</span> of arithmetic, if it is known.</p>
+<span class="slip cross">the first false line</span> of arithmetic, if it is known. {NO_TEXT}: a
+token without a character of its own, such as the first part of one; the last part shows it.</p>
 <p>Point at a token, or reach it with Tab and the arrow keys. A bar at the bottom shows its
 probability and entropy (in nats) under the policy that sampled it, and its weight under every
 method. z: z-score of the log saliency over the tokens before the box. ESS ratio: the weights'

@@ -19,14 +19,16 @@ over completions. The effect is measured in two ways:
 
 K continuations leave noise. The two halves of the K give two independent effects. If their
 correlation is r, the whole has reliability 2 r / (1 + r). A correlation divided by its square root
-estimates the one with infinitely many continuations. This is rough for `size`, a square: the true
-size itself would not get 1 (see `of_the_truth`). A token of entropy 0 is always drawn again, so its
+estimates the one with infinitely many continuations. Where r is not positive there is no such
+estimate, and the table has a "-" (raise --samples). It is rough for `size`, a square: the true size
+itself would not get 1 (see `of_the_truth`). A token of entropy 0 is always drawn again, so its
 effect is 0 by definition. This favours entropy over all other signals.
 
 What we left out, on purpose: a trained checkpoint's figures (--model FOLDER has them).
 """
 import argparse
 import json
+import math
 import sys
 import time
 from pathlib import Path
@@ -236,6 +238,42 @@ def effects(verdicts, sign):
     return effect.square() - noise[1:] - noise[:-1], sign * effect
 
 
+def reliability(r):
+    """2 r / (1 + r), of all K continuations, where the two halves correlate at r: any shape.
+
+    NaN at r = -1.
+    """
+    r = torch.as_tensor(r, dtype=torch.float64)
+    return torch.where(r > -1, 2 * r / (1 + r), torch.nan)
+
+
+def corrected(correlation, r):
+    """The correlation over the root of the reliability. NaN unless r > 0: then there is none."""
+    r = torch.as_tensor(r, dtype=torch.float64)
+    return torch.where(r > 0, correlation / reliability(r).sqrt(), torch.nan)
+
+
+def estimate(values, r=None):
+    """[(mean, low, high)] of S signals, 95 %, from values (C, S) of C completions, lists.
+
+    r: C correlations of the two halves; then the mean is corrected. A resample that cannot be
+    corrected counts as beyond both ends, so 2.5 % of them leave the interval without ends: NaN.
+    """
+    values = torch.tensor(values, dtype=torch.float64)                           # (C, S)
+    if r is None:
+        low, high = middle95(bootstrap(values))                                  # (S,) each
+        return list(zip(values.mean(0).tolist(), low.tolist(), high.tolist()))
+
+    both = torch.cat([values, torch.tensor(r, dtype=torch.float64)[:, None]], 1)  # (C, S + 1)
+    mean, draws = (corrected(x[:, :-1], x[:, -1:])                               # (1 or R, S)
+                   for x in (both.mean(0, keepdim=True), bootstrap(both)))
+    low, _ = middle95(draws.where(~draws.isnan(), -torch.inf))                   # (S,)
+    _, high = middle95(draws.where(~draws.isnan(), torch.inf))                   # (S,)
+    known = low.isfinite() & high.isfinite() & ~mean[0].isnan()                  # (S,)
+    low, high = (end.where(known, torch.nan) for end in (low, high))
+    return list(zip(mean[0].tolist(), low.tolist(), high.tolist()))
+
+
 def of_the_truth(verdicts, signs, draws=50):
     """The table's corrected correlation for the true effect itself: {"size": ..., "toward": ...}.
 
@@ -255,9 +293,40 @@ def of_the_truth(verdicts, signs, draws=50):
             for column, known in truth.items():
                 seen.setdefault(column, []).append(spearman(known, whole[column]))
                 halves.setdefault(column, []).append(spearman(a[column], b[column]))
-    r = {column: sum(rs) / len(rs) for column, rs in halves.items()}
-    return {column: sum(cs) / len(cs) / (2 * r[column] / (1 + r[column])) ** 0.5
+    return {column: float(corrected(sum(cs) / len(cs), sum(halves[column]) / len(cs)))
             for column, cs in seen.items()}
+
+
+# ------------------------------------------------------------------ the command
+
+
+def check(args):
+    """Raise BadInput for numbers that leave nothing to study."""
+    least = {"problems": 1, "completions": 4, "samples": 4, "max_new_tokens": 1}
+    for name, smallest in least.items():
+        value = getattr(args, name)
+        even = name in ("completions", "samples")  # half of them are right, or a half of the K
+        if value < smallest or (even and value % 2):
+            raise BadInput(f"--{name.replace('_', '-')} {value}: must be "
+                           f"{'an even number, ' * even}at least {smallest}.")
+
+
+def cell(x):
+    """An estimate (mean, low, high) in the table, with - for what is NaN."""
+    mean, low, high = x
+    if math.isnan(mean):
+        return "-"
+    interval = "-" if math.isnan(low) else f"{low:5.2f}, {high:5.2f}"
+    return f"{mean:5.2f} [{interval}]"
+
+
+def without_nan(x):
+    """x of dicts, lists and numbers, with None in place of NaN, which is no JSON."""
+    if isinstance(x, dict):
+        return {key: without_nan(value) for key, value in x.items()}
+    if isinstance(x, (list, tuple)):
+        return [without_nan(value) for value in x]
+    return None if x != x else x
 
 
 def main(argv=None):
@@ -267,7 +336,7 @@ def main(argv=None):
     add("--model", default="tiny", help="tiny: the embedded one; a folder or hub id")
     add("--data", default="arithmetic")
     add("--problems", type=int, default=64, help="problems from which completions are taken")
-    add("--completions", type=int, default=32, help="completions studied, half right, half wrong")
+    add("--completions", type=int, default=32, help="completions studied, half of them right")
     add("--samples", type=int, default=64, help="K, continuations of each prefix; even")
     add("--max-new-tokens", type=int, default=72)
     add("--seed", type=int, default=0)
@@ -276,9 +345,7 @@ def main(argv=None):
     args = parser.parse_args(argv)
     if args.toy:
         return print_toy()
-    if args.samples % 2 or args.samples < 4 or args.completions < 4:
-        raise BadInput(f"--samples {args.samples} --completions {args.completions}: an even number "
-                       "of samples, both 4 or more.")
+    check(args)
     models.check_device(args.device)  # it is used late, and so is --out
     try:
         if args.out:
@@ -307,25 +374,12 @@ def main(argv=None):
         for i, column in enumerate(halves):
             halves[column].append(spearman(a[i], b[i]))
 
-    def estimate(values, reliable=None):
-        """Mean over completions with its interval; over sqrt(reliability) if halves are given."""
-        both = torch.tensor(values, dtype=torch.float64)             # (C, S)
-        r = torch.tensor(reliable or [1.0] * len(both), dtype=torch.float64)
-        both = torch.cat([both, r[:, None]], 1)                      # (C, S + 1)
-
-        def corrected(x):
-            r = x[:, -1:].clamp(min=1e-3)                            # (R, 1)
-            return x[:, :-1] / (2 * r / (1 + r)).sqrt()              # (R, S)
-        low, high = middle95(corrected(bootstrap(both)))
-        return list(zip(corrected(both.mean(0, keepdim=True))[0].tolist(), low.tolist(),
-                        high.tolist()))
-
     result = {"arguments": vars(args), "seconds": round(time.time() - began, 1), "tokens": tokens,
               "positions": sum(span[0] for span in spans), "signals": names,
               "OAR-P": estimate(tables["OAR-P"])}
     for column, r in halves.items():
         mean = sum(r) / len(r)
-        result[column] = {"split_half": mean, "reliability": 2 * mean / (1 + mean),
+        result[column] = {"split_half": mean, "reliability": float(reliability(mean)),
                           "raw": estimate(tables[column]),
                           "corrected": estimate(tables[column], r)}
     signs = [2 * right - 1 for right in rewards.flatten()[chosen].tolist()]
@@ -335,15 +389,15 @@ def main(argv=None):
                  signals[f"other seed, {draws} draws"][n, :span[0]])
         for n, span in enumerate(spans)) / len(spans) for draws in (1, 4, 16)}
 
-    def cell(x):
-        return f"{x[0]:5.2f} [{x[1]:5.2f}, {x[2]:5.2f}]"
+    def listed(values):
+        return ", ".join(f"{c} {value:.2f}".replace("nan", "-") for c, value in values.items())
 
     print(f"{len(chosen)} completions, {result['positions']} tokens before a box, K = {K}, "
           f"{tokens:,} tokens sampled, {result['seconds']:.0f} s\n"
           "reliability of the effect (split-half): "
-          + ", ".join(f"{c} {result[c]['reliability']:.2f}" for c in halves) + "\n"
+          + listed({column: result[column]["reliability"] for column in halves}) + "\n"
           "corrected, of the true effect itself: "
-          + ", ".join(f"{c} {value:.2f}" for c, value in result["of_the_truth"].items()) + "\n"
+          + listed(result["of_the_truth"]) + "\n"
           "OAR-G, rank correlation of two seeds: "
           + ", ".join(f"{k} draws {v:.2f}" for k, v in result["seed_to_seed"].items()) + "\n\n"
           "| signal | with OAR-P | with the effect's size, raw | corrected "
@@ -353,7 +407,11 @@ def main(argv=None):
                  result["toward"]["raw"][i], result["toward"]["corrected"][i]]
         print(f"| {name} | " + " | ".join(map(cell, cells)) + " |")
     if args.out:
-        Path(args.out).write_text(json.dumps(result, indent=1) + "\n")
+        try:
+            text = json.dumps(without_nan(result), indent=1) + "\n"
+            Path(args.out).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise BadInput(f"--out {args.out}: cannot write there ({error.strerror}).") from None
 
 
 if __name__ == "__main__":

@@ -4,10 +4,12 @@
     python examples/plot.py runs/gr* --out results/curves      # writes curves.png and curves.svg
 
 Runs that differ only in their seed become one line, the mean, with a band from the lowest to the
-highest. Only this script needs matplotlib: pip install matplotlib
+highest. A step without a trained token has no entropy and no ESS, and
+the line has a gap there. Only this script needs matplotlib: pip install matplotlib
 """
 import argparse
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -21,30 +23,89 @@ PANELS = [("reward", "reward (share of right rollouts)", 1),
 # Okabe and Ito's palette: told apart by colour-blind readers; dashes for those who print in grey.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 DASHES = ["-", "--", "-.", ":"]
+# Figures of the tokens with an advantage, and of the rows that were scored; see engine/lines.py.
+OF_TRAINED = {"ess", "top10", "fallback", "weight_mean", "weight_min", "weight_max"}
+OF_SCORED = {"entropy", "grad_norm", "clipped", "gap_mean", "gap_max"}
 OF_A_RUN = set("seed name resume method device save_every snapshot_every pages_every".split())
 
 
 def read(folder):
-    """(config, {column: {step: value}}) of a run's folder. Raises BadInput if there is none."""
-    curves = {}
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        metrics = (folder / "metrics.jsonl").read_text(encoding="utf-8")
-        for line in map(json.loads, metrics.splitlines()):
-            for column, value in line.items():
-                curves.setdefault(column, {})[line["step"]] = value
-        if (folder / "summary.json").exists():  # at the end of a run
-            summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-            scores = {0: summary.get("before"), summary.get("step"): summary.get("after")}
-            curves["accuracy"] = {step: score["sampled"]["accuracy"]
-                                  for step, score in scores.items() if score}
-    except OSError as error:
-        raise BadInput(f"{error.filename}: {error.strerror}; give the folders of runs.") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"{folder}: no run's files ({error!r}).") from None
+    """(config, {column: {step: value}}) of a run's folder. A figure is left out of a step in which
+    nothing could be measured. Raises BadInput, naming the file, if it is not as a run writes it."""
+    path = folder / "config.json"
+    config = parsed(path, text_of(path))
+    if not isinstance(config.get("method"), str):
+        raise BadInput(f"{path}: it names no method, so {folder} is no run's folder.")
+
+    path, curves = folder / "metrics.jsonl", {}
+    for n, line in enumerate(text_of(path).splitlines(), 1):
+        metrics = parsed(f"{path}, line {n}", line)
+        if type(metrics.get("step")) is not int:
+            raise BadInput(f"{path}, line {n}: it names no step.")
+        for column, value in metrics.items():
+            value = number(f"{path}, line {n}", column, value)
+            if measured(metrics, column):
+                curves.setdefault(column, {})[metrics["step"]] = value
     if not curves:
         raise BadInput(f"{folder}: the run has not ended its first step, so there is no curve.")
+
+    path = folder / "summary.json"  # at the end of a run
+    if path.exists():
+        curves["accuracy"] = accuracies(path, parsed(path, text_of(path)))
     return config, curves
+
+
+def text_of(path):
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}; give the folders of runs.") from None
+    except ValueError as error:
+        raise BadInput(f"{path}: not UTF-8 ({error}).") from None
+
+
+def parsed(where, text):
+    """The dict of a JSON object. Raises BadInput for any other text."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{where}: not JSON ({error}).") from None
+    if not isinstance(found, dict):
+        raise BadInput(f"{where}: a run writes a JSON object there, not {text.strip()[:40]!r}.")
+    return found
+
+
+def number(where, name, value):
+    """A figure of a file, if it can be drawn. Raises BadInput for all but finite numbers."""
+    if type(value) not in (int, float) or not abs(value) < 1e300:
+        raise BadInput(f"{where}: {name} is {str(value)[:40]!r}, not a number that can be drawn.")
+    return value
+
+
+def measured(metrics, column):
+    """Whether this step has the figure. Where the printed line has a "-", the log has a 0."""
+    trained = metrics.get("ess") != 0  # some token with an advantage
+    scored = trained or any(metrics.get(name) != 0 for name in ("entropy", "grad_norm"))
+    if column in OF_TRAINED:
+        return trained
+    if column in OF_SCORED:  # a KL term also scores rows without an advantage
+        return scored
+    return column != "peak_gb" or metrics[column] != 0  # of a card
+
+
+def accuracies(path, summary):
+    """{step: sampled accuracy} on the held-out problems, before and after the training."""
+    found = {}
+    for when, step in (("before", 0), ("after", summary.get("step"))):
+        if not summary.get(when):  # not evaluated
+            continue
+        try:
+            accuracy = summary[when]["sampled"]["accuracy"]
+        except (KeyError, TypeError):
+            raise BadInput(f"{path}: no sampled accuracy under {when!r}.") from None
+        step = number(path, "step", step)
+        found[step] = number(path, "accuracy", accuracy)
+    return found
 
 
 def by_method(runs):
@@ -61,7 +122,10 @@ def by_method(runs):
 
 
 def band(group, column, scale=1):
-    """(steps, mean, lowest, highest) over the seeds of a group at the steps that all have."""
+    """(steps, mean, lowest, highest) over the seeds of a group.
+
+    A step at which some seed has no value is left out: the mean of the others is one of other runs.
+    """
     found = [curves[column] for curves in group if curves.get(column)]
     if len(found) < len(group):
         return [], [], [], []
@@ -70,15 +134,34 @@ def band(group, column, scale=1):
     return steps, [sum(v) / len(v) for v in values], list(map(min, values)), list(map(max, values))
 
 
+def with_gaps(group, column, scale=1):
+    """`band`, with NaN at the steps between that were left out, where a line would be a guess."""
+    steps, *lines = band(group, column, scale)
+    known = {step: values for step, *values in zip(steps, *lines)}
+    logged = set(steps)
+    if column != "accuracy":  # that is measured twice in a run, before and after all steps
+        logged |= {step for curves in group for step in curves["step"]
+                   if steps and steps[0] < step < steps[-1]}
+    rows = [(step, *known.get(step, [math.nan] * 3)) for step in sorted(logged)]
+    return [list(values) for values in zip(*rows)] or [[], [], [], []]
+
+
+def stand_alone(mean):
+    """Which values have NaN, or nothing, on both sides. No line shows them."""
+    padded = [math.nan, *mean, math.nan]
+    return [math.isnan(a) and math.isnan(b) for a, b in zip(padded, padded[2:])]
+
+
 def draw(groups, plt):
     """One figure of seven panels and a legend."""
     figure, axes = plt.subplots(2, 4, figsize=(15, 6.4), layout="constrained")
     *panels, legend = axes.flat
     for axis, (column, title, scale) in zip(panels, PANELS):
         for i, group in enumerate(groups.values()):
-            steps, mean, low, high = band(group, column, scale)
+            steps, mean, low, high = with_gaps(group, column, scale)
+            alone = [len(steps) < 3 or single for single in stand_alone(mean)]
             axis.plot(steps, mean, color=COLOURS[i % 7], linestyle=DASHES[i % 4],
-                      marker="o" if len(steps) < 3 else None, markersize=4)
+                      marker="o", markersize=4, markevery=alone)
             axis.fill_between(steps, low, high, color=COLOURS[i % 7], alpha=0.18, linewidth=0)
         axis.set_title(title, loc="left", fontsize=11)
         axis.set_xlabel("step")
@@ -86,14 +169,16 @@ def draw(groups, plt):
         axis.spines[["top", "right"]].set_visible(False)
         axis.xaxis.get_major_locator().set_params(integer=True)
         if not any(band(group, column)[0] for group in groups.values()):
-            axis.text(0.5, 0.5, "not logged by all seeds", ha="center", transform=axis.transAxes)
+            axis.text(0.5, 0.5, "at no step measured in all seeds", ha="center",
+                      transform=axis.transAxes)
             axis.set(xticks=[], yticks=[])
     for i, (label, group) in enumerate(groups.items()):
         seeds = f" ({len(group)} seed{'s' * (len(group) > 1)})"
         legend.plot([], [], color=COLOURS[i % 7], linestyle=DASHES[i % 4], label=label + seeds)
     legend.axis("off")
     legend.legend(loc="upper left", frameon=False, fontsize=11,
-                  title="mean over seeds, band: lowest to highest", alignment="left")
+                  title="mean over seeds, band: lowest to highest\n"
+                        "gap: not measured in all seeds", alignment="left")
     return figure
 
 

@@ -43,9 +43,9 @@ def grail_settings(model, reweight):
         saved = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         saved = {}
-    if saved.get("method") == "grail":
+    if type(saved) is dict and saved.get("method") == "grail":
         for name in ("reweight", "activation", "as_released"):
-            setattr(config, name, saved[name])
+            setattr(config, name, saved.get(name, getattr(config, name)))
     if reweight:
         config.reweight = reweight
     return config
@@ -104,6 +104,10 @@ def main(argv=None):
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, default=Path("credit.html"))
     args = parser.parse_args(argv)
+    for flag, value, least in (("--samples", args.samples, 2),
+                               ("--max-new-tokens", args.max_new_tokens, 1)):
+        if value < least:
+            raise BadInput(f"{flag} {value}: must be at least {least}.")
     model, tokenizer = problems.load_policy(args.model, args.device)
     prompt = problems.build_prompt(tokenizer, args.problem)
     out = rollout.sample(model, tokenizer, [prompt], samples=args.samples, seed=args.seed,

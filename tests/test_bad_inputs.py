@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from test_problems import characters
 from transformers import (
     BertConfig,
@@ -120,11 +121,14 @@ scrl | --make-subproblems split.jsonl a-file | name a new file
 scrl | --make-subproblems split.jsonl no/such/folder/x | name a new file
 scrl | --data plain.jsonl --name out | no "subproblems"
 relex | --to 5 | --snapshots
-relex | --snapshots folder.jsonl --to 5 --out new | a line needs two
-relex | --snapshots nowhere --to 5 --out new | a line needs two
+relex | --snapshots folder.jsonl --to 5 --out new | no step_NUMBER folder
+relex | --snapshots nowhere --to 5 --out new | --snapshots nowhere: no such folder
+relex | --snapshots snapshots --to 5 --out new --until 1 | a line needs two
+relex | --snapshots snapshots --to 5 --out new --limit -995 | --limit -995
+relex | --snapshots snapshots --to 5 --out new --samples 0 | --samples 0
 relex | --snapshots nowhere --to 5 --out a-file | --out a-file
 relex | --snapshots nowhere --to five --out new | --to
-relex | --snapshots nowhere --to 5 --out new --base ./none | --base ./none
+relex | --snapshots snapshots --to 5 --out new --base ./none | --base ./none
 relex | --snapshots nowhere --to 5 --out new --data gsm9k | --data gsm9k
 evaluate | --samples 2 --k 9 | --k 9
 evaluate | --k 1,x | --k 1,x
@@ -169,6 +173,9 @@ def desk(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("a-file").write_text("hello\n")
     Path("folder.jsonl").mkdir()
+    for step in ("1", "2"):
+        Path("snapshots", f"step_{step}").mkdir(parents=True)
+        save_file({"w": torch.zeros(1)}, Path("snapshots", f"step_{step}", "model.safetensors"))
     Path("plain.jsonl").write_text('{"problem": "1+1?", "answer": "2"}\n' * 3)
     Path("odd.jsonl").write_text('{"gold": 2, "completion": [3], "expect": true}\n')
     Path("split.jsonl").write_text(json.dumps({
@@ -378,7 +385,7 @@ def test_odd_models_work(name, desk):
     assert 1 <= record["length"] <= 4
     assert sorted(p.name for p in desk.iterdir()) == sorted([
         "a-file", "folder.jsonl", "plain.jsonl", "odd.jsonl", "split.jsonl", "unsaved", "listed",
-        "mistyped", "model", "out", "out.jsonl"])
+        "mistyped", "model", "out", "out.jsonl", "snapshots"])
 
 
 # ------------------------------------------------------------------ what is printed, and processes

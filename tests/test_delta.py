@@ -365,6 +365,17 @@ def test_an_empty_range_is_grpo():
         torch.testing.assert_close(p.grad, g, rtol=1e-5, atol=1e-7 * float(g.abs().max()) + 1e-12)
 
 
+def test_the_released_weights_are_not_made_of_another_gradient(monkeypatch):
+    """The name would promise the code's own weights."""
+    trained = []
+    monkeypatch.setattr(delta, "train", lambda config, **_: trained.append(config.gradient))
+    with pytest.raises(BadInput, match="--gradient lm-head: the released code's weights"):
+        delta.main(["--as-released", "--gradient", "lm-head"])
+    delta.main(["--as-released"])
+    delta.main(["--gradient", "lm-head"])
+    assert trained == ["head-row", "lm-head"]
+
+
 @pytest.mark.slow
 def test_delta_from_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

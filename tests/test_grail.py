@@ -13,6 +13,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 import grpo
 import released
+from engine.errors import BadInput
 from grail import credit, grail_credit
 from logprobs import forward_pass
 from rollout import Rollouts
@@ -357,6 +358,17 @@ def test_the_answer_s_loss_is_its_negative_log_likelihood():
                 logits = forward.head(forward.hidden[row, t]) / T
                 expected -= float(logits.log_softmax(0)[forward.completion_ids[row, t]])
         assert float(answer_loss(forward, SPANS)) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("which", ["middle", "last"])
+def test_one_block_has_none_before_it(which):
+    """The embeddings stood in for it, and the log called them by the block's name."""
+    forward = SimpleNamespace(embeddings="e", hidden_states=("e", "block"))
+    assert [activations(forward, name) for name in ("embeddings", "first")] == ["e", "block"]
+    with pytest.raises(BadInput, match=f"--activation {which}: this model has one block"):
+        activations(forward, which)
+    forward.hidden_states = ("e", "first", "second")
+    assert activations(forward, which) == "first"
 
 
 @pytest.mark.parametrize("which, index", [("embeddings", 0), ("first", 1), ("middle", 1),

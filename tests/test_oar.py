@@ -3,10 +3,13 @@
 The cases R, B, M, K, P and G were computed by hand or in NumPy from the published formulas; the
 cases O by running the functions of declare-lab/grail (commit 749aa4c).
 """
+import contextlib
 import dataclasses
 import functools
+import io
 import json
 import math
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +20,7 @@ from test_grail import Pieces, boxes, close, known_forward, known_qwen3, known_r
 from test_rollout import CONFIGS, tiny
 
 import oar
+import problems
 import released
 import saliency
 from engine import perturb, seeds
@@ -768,6 +772,17 @@ def test_the_authors_settings_by_hand():
         assert config.draws == 2 and config.outcome == "each"
 
 
+def test_the_help_names_the_flags_that_the_authors_settings_override():
+    """All of them, and none that still counts: --signal and --chunk do."""
+    given = dict(signal="perturbation", outcome="each", draws=7, replace="mean", chunk=9, seed=5)
+    theirs = vars(released.oar_authors(SimpleNamespace(**given)))
+    changed = {name for name in given if theirs[name] != given[name]}
+    with pytest.raises(SystemExit), contextlib.redirect_stdout(io.StringIO()) as out:
+        oar.main(["--help"])
+    help_text = re.search(r"weights of a public source.*?\(default", out.getvalue(), re.S)[0]
+    assert set(re.findall(r"--(\w+)", help_text)) == changed == {"outcome", "draws", "replace"}
+
+
 @pytest.mark.slow
 def test_oar_from_the_command_line(tmp_path, monkeypatch, capsys):
     """Two steps on the embedded model: the log has concentration and fall-backs."""
@@ -840,10 +855,73 @@ def test_the_squared_effect_is_unbiased():
     assert mean == pytest.approx(.09)
 
 
-def test_the_fidelity_script_refuses_a_device_before_it_begins(monkeypatch, tmp_path):
-    monkeypatch.setattr(fidelity.problems, "load_policy", None)
-    with pytest.raises(BadInput, match="--device quick: no device"):
-        fidelity.main(["--device", "quick"])
+def test_a_correction_needs_halves_that_agree():
+    """r = 1/3 is a reliability of 1/2. From r = 0 on down there is none: no number, no error."""
+    r = torch.tensor([1 / 3, 1, 0, -.2, -1, -1.5])
+    assert fidelity.reliability(r)[:4].tolist() == pytest.approx([.5, 1, 0, -.5])
+    assert fidelity.reliability(r)[4:].isnan().all()
+    fixed = fidelity.corrected(.5, r)
+    assert fixed[:2].tolist() == pytest.approx([math.sqrt(.5), .5])
+    assert fixed[2:].isnan().all() and fidelity.corrected(0.0, 0.0).isnan()
+
+
+def test_an_estimate_and_its_correction_by_hand():
+    """All completions alike: no width. The halves at 1/3 raise .4 and -.2 by sqrt 2."""
+    values = [[.4, -.2]] * 5
+    found = torch.tensor(fidelity.estimate(values))
+    torch.testing.assert_close(found, torch.tensor([[.4] * 3, [-.2] * 3]))
+    found = torch.tensor(fidelity.estimate(values, [1 / 3] * 5))
+    torch.testing.assert_close(found, math.sqrt(2) * torch.tensor([[.4] * 3, [-.2] * 3]))
+
+
+@pytest.mark.parametrize("r, point, ends", [
+    ([.5, .4, .6, .5, .3, .5, .6, .4], True, True),
+    ([.5, -.6, .9, -.3, .8, -.4, .2, -.3], True, False),
+    ([0.0] * 8, False, False), ([-.1, -.2] * 4, False, False), ([-1.0] * 8, False, False)])
+def test_where_noise_is_all_there_is_no_corrected_figure(r, point, ends):
+    """Nor an interval, if many resamples have none. What was measured stays as it is."""
+    values = [[.1 * i] for i in range(8)]
+    (mean, low, high), = fidelity.estimate(values, r)
+    assert [math.isnan(x) for x in (mean, low, high)] == [not point, not ends, not ends]
+    assert fidelity.estimate(values)[0][0] == pytest.approx(.35)
+    said = fidelity.cell((mean, low, high))
+    assert said == (f"{mean:5.2f} [{low:5.2f}, {high:5.2f}]" if ends else
+                    f"{mean:5.2f} [-]" if point else "-")
+    assert json.loads(json.dumps(fidelity.without_nan({"a": [(low, high)]}), allow_nan=False)) == {
+        "a": [[low, high] if ends else [None, None]]}
+
+
+def test_a_rare_resample_without_a_correction_widens_the_interval(monkeypatch):
+    """One of 2,000: it is beyond both ends, and the 2.5 % points move by one place."""
+    draws = torch.stack([torch.linspace(0, 1, 2000), torch.ones(2000)], 1).double()
+    monkeypatch.setattr(fidelity, "bootstrap", lambda both: draws)
+    plain = fidelity.estimate([[.5]] * 3, [1.0] * 3)[0]
+    draws[1000, 1] = -.1
+    wider = fidelity.estimate([[.5]] * 3, [1.0] * 3)[0]
+    assert plain[1] - wider[1] == pytest.approx(1 / 1999, abs=1e-5)
+    assert wider[2] - plain[2] == pytest.approx(1 / 1999, abs=1e-5)
+
+
+def test_verdicts_that_are_all_alike_have_no_truth_to_find():
+    """No effect at all: r = 0, which was a division by 0 after hours of sampling."""
+    found = fidelity.of_the_truth([torch.ones(9, 4)], [1.0], draws=2)
+    assert set(found) == {"size", "toward"} and all(map(math.isnan, found.values()))
+
+
+@pytest.mark.parametrize("argv, words", [
+    ("--device quick", "--device quick: no device"), ("--problems 0", "--problems 0: must be"),
+    ("--problems -990", "--problems -990"), ("--max-new-tokens 0", "--max-new-tokens 0: must be"),
+    ("--completions 5", "--completions 5: must be an even number, at least 4"),
+    ("--completions 2", "--completions 2"), ("--samples 7", "--samples 7: must be an even number"),
+    ("--samples 2", "--samples 2"), ("--samples -4", "--samples -4")])
+def test_the_fidelity_script_refuses_before_it_begins(argv, words, monkeypatch):
+    monkeypatch.setattr(problems, "load_policy", None)
+    with pytest.raises(BadInput, match=words):
+        fidelity.main(argv.split())
+
+
+def test_the_fidelity_script_refuses_an_out_that_cannot_be_written(monkeypatch, tmp_path):
+    monkeypatch.setattr(problems, "load_policy", None)
     with pytest.raises(BadInput, match="--out .*no/x.json: cannot write there"):
         fidelity.main(["--out", str(tmp_path / "no/x.json")])
 
@@ -858,7 +936,7 @@ def test_the_fidelity_script_end_to_end(tmp_path, capsys):
     assert result["OAR-P"][0] == pytest.approx([1, 1, 1])
     for column in ("size", "toward"):
         for kind in ("raw", "corrected"):
-            assert all(low <= high for _, low, high in result[column][kind])
+            assert all(low is None or low <= high for _, low, high in result[column][kind])
             assert len(result[column][kind]) == len(result["signals"]) == 9
     assert capsys.readouterr().out.count("\n| ") == 10
     with pytest.raises(BadInput, match="--completions 40"):

@@ -397,6 +397,32 @@ def test_a_damaged_file_is_named(tmp_path):
         relex.find_snapshots(tmp_path)
 
 
+@pytest.mark.parametrize("text", [
+    "{}", "[]", "no", "3", '{"weight_map": []}', '{"weight_map": {"w": 1}}', "[" * 100_000,
+    '{"weight_map": {"w": "../model.safetensors"}}', '{"weight_map": {"w": ""}}', "\udcff"])
+def test_a_damaged_index_is_named(tmp_path, text):
+    (tmp_path / "step_5").mkdir()
+    save_file({"w": torch.zeros(100)}, tmp_path / "step_5" / "model.safetensors")
+    index = tmp_path / "step_5" / "model.safetensors.index.json"
+    index.write_text('{"weight_map": {"w": "model.safetensors"}}')
+    assert list(relex.find_snapshots(tmp_path)) == [5]
+    index.write_text('{"weight_map": {"w": "model.safetensors", "v": "gone.safetensors"}}')
+    with pytest.raises(ValueError, match="step_5/gone.safetensors is missing"):
+        relex.find_snapshots(tmp_path)
+    index.write_text(text, errors="surrogateescape")
+    with pytest.raises(ValueError, match="index.json is damaged: it has no weight_map"):
+        relex.find_snapshots(tmp_path)
+
+
+def test_a_folder_without_snapshots_is_told_from_no_folder(tmp_path):
+    """No --until would help either."""
+    (tmp_path / "step_5").mkdir()
+    with pytest.raises(ValueError, match="no step_NUMBER folder with a .safetensors file"):
+        relex.find_snapshots(tmp_path)
+    with pytest.raises(ValueError, match="nowhere: no such folder"):
+        relex.find_snapshots(tmp_path / "nowhere")
+
+
 # ------------------------------------------------------------------------------ the command
 
 
@@ -493,6 +519,24 @@ def test_mistakes_on_the_command_line(tmp_path, monkeypatch):
     half["model.norm.weight"] = half["model.norm.weight"].bfloat16()
     save_file(half, tmp_path / "snapshots" / "step_00010" / "model.safetensors")
     assert "model.norm.weight of step 10 is torch.bfloat16" in mistake("--to", "40")
+
+
+@pytest.mark.parametrize("flag, value", [
+    ("--limit", "-995"), ("--limit", "0"), ("--samples", "0"), ("--samples", "-1"),
+    ("--max-new-tokens", "0"), ("--max-new-tokens", str(2**40)), ("--until", "0"),
+    ("--rank", "0"), ("--rank", "3"), ("--to", "10"), ("--to", "-5"), ("--until", "7")])
+def test_numbers_are_checked_before_a_model_is_loaded_or_written(tmp_path, monkeypatch, flag,
+                                                                 value):
+    """--samples 0 first wrote --out, and the next try was refused because of it."""
+    for step in (5, 10):
+        folder = tmp_path / "snapshots" / f"step_{step}"
+        folder.mkdir(parents=True)
+        save_file({"w": torch.zeros(1)}, folder / "model.safetensors")
+    (tmp_path / "sums.jsonl").write_text('{"problem": "1 + 1", "answer": "2"}\n' * 10)
+    monkeypatch.setattr(relex.problems, "load_policy", None)
+    with pytest.raises(errors.BadInput, match=flag):
+        relex.main(command(tmp_path, "--to", "40", flag, value)[1:])
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_mistake_ends_with_one_line_and_status_2(tmp_path, monkeypatch, capsys):

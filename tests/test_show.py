@@ -1,6 +1,7 @@
 """What a person sees: pages that hostile text cannot break, colours that can be read, curves."""
 import json
 import math
+import random
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -10,10 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from test_grail import Pieces
 
 import grail
+import released
+import saliency
 import show
-from engine import errors, flags, pages
+from engine import errors, flags, lines, pages
 from engine.runs import Step
 from rollout import Rollouts
 
@@ -283,6 +287,63 @@ def test_every_token_is_reached_by_keyboard_and_one_is_by_tab():
     assert page.count('<section class="on"') == 1
 
 
+# ------------------------------------------------------------------------------ tokens as text
+
+
+class ByteFallback(Pieces):
+    """As Pieces, but it writes one U+FFFD for each byte that is no character, as Llama's."""
+
+    def decode(self, ids, **_):
+        text = b"".join(self.pieces[i] for i in ids).decode("utf-8", "surrogateescape")
+        return re.sub("[\udc80-\udcff]", "\ufffd", text)
+
+
+@pytest.mark.parametrize("kind", [Pieces, ByteFallback])
+@pytest.mark.parametrize("tokens, expected", [
+    ([b"2", b"\xe2\x88", b"\xb4", b"x"], ["2", "", "\u2234", "x"]),
+    ([b"\xf0", b"\x9f", b"\x98", b"\x80!"], ["", "", "", "\U0001f600!"]),
+    ([b"a\xc3", b"\xa9\xc3", b"\xa9b"], ["a", "\xe9", "\xe9b"]),
+    ([b"a", b"\xc3"], ["a", "\ufffd"]),                   # cut off within a character
+    ([b"a", b"\xc3", b"b"], ["a", "\ufffd", "b"]),        # it never became one
+    ([b"\xef\xbf\xbd", b"\xff", b"c"], ["\ufffd", "\ufffd", "c"]), ([], [])])
+def test_pieces_join_to_the_text_when_tokens_split_characters(tokens, expected, kind):
+    tokenizer, ids = kind(*tokens), list(range(len(tokens)))
+    assert show.pieces(tokenizer, ids) == expected
+    assert "".join(show.pieces(tokenizer, ids)) == tokenizer.decode(ids)
+
+
+def test_pieces_of_random_bytes_join_to_the_text():
+    """Whatever a model writes, and wherever its tokens cut."""
+    draw = random.Random(0)
+    for _ in range(200):
+        data = "".join(draw.choice("a\xe9\u2234\U0001f600\ufffd") for _ in range(8)).encode()
+        data += bytes(draw.choices(range(256), k=draw.randrange(3)))
+        cuts = sorted(draw.choices(range(len(data)), k=12))
+        tokenizer = Pieces(*(data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)])))
+        ids = list(range(len(cuts) + 1))
+        assert "".join(show.pieces(tokenizer, ids)) == tokenizer.decode(ids)
+
+
+def test_a_part_of_a_character_is_seen_and_is_no_wrong_one():
+    """A sign, in colours and on a page. Plain text is only the text."""
+    tokens = show.pieces(Pieces(b"2", b"\xe2\x88", b"\xb4"), [0, 1, 2])
+    assert re.sub(r"\x1b\[[\d;]*m", "", show.coloured(tokens, [2.0] * 3)) == "2\u25cc\u2234"
+    assert show.coloured(tokens, [2.0] * 3, colours=False) == "2\u2234"
+    page = pages.page("t", [completion(tokens, {"G": ([2.0] * 3, None)})])
+    assert Reader(page).texts == ["2\u25cc\u2234"] and "\ufffd" not in page
+    assert [tip.split("\u203a")[0][-1] for tip in Reader(page).tips] == ["2", "\u25cc", "\u2234"]
+
+
+@pytest.mark.parametrize("s, weights", [
+    ([1.0, 4.0, 0.0, 9.0], [.25, 1.0, 0.0, 2.25]), ([0.0, 0.0], [1.0, 1.0]), ([], [])])
+def test_saliencies_of_0_colour_nothing(s, weights):
+    """A sure model: J underflows. A median of no number would give all tokens the deepest red."""
+    found = show.beside_the_median(torch.tensor(s)).tolist()
+    assert found == weights
+    if set(weights) == {1.0}:
+        assert show.coloured(["a", "b"], found) == "ab"
+
+
 # ------------------------------------------------------------------------------ the slip
 
 
@@ -394,6 +455,21 @@ def test_the_pages_of_a_run_are_linked(tmp_path):
     assert "25.0 % sampled" in listed
 
 
+def test_the_pages_are_linked_in_the_order_of_their_numbers(tmp_path):
+    """step_100000 comes before step_99999 in the alphabet. A page of yours is not one of these."""
+    config = run_folder(tmp_path)
+    config.pages_every = 1
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "step_by_step.html").write_text("mine")
+    for number in (99_998, 99_999, 100_000, 100_001):
+        run, done = step_of(number, tmp_path, config)
+        show.of_step(run, Letters(), done)
+    for number in (99_999, 100_000, 100_001):
+        text = (tmp_path / f"pages/step_{number}.html").read_text(encoding="utf-8")
+        assert f'href="step_{number - 1}.html">previous<' in text
+        assert (f'href="step_{number + 1}.html">next<' in text) == (number < 100_001)
+
+
 def test_a_method_of_one_s_own_has_pages_under_its_name(tmp_path):
     """CONTRIBUTING.md promises that its file alone is enough."""
     config = run_folder(tmp_path)
@@ -440,7 +516,36 @@ def test_grail_s_column_says_what_its_run_s_setting_does(reweight, A, weights, w
     assert name == "GRAIL" and note.startswith(words)
     assert note == words or note.startswith("--reweight wrong: no signal")
     config.credit = "shuffled"
-    assert show.of_method(config, weights, A)[0] == "GRAIL, --credit shuffled"
+    assert show.of_method(config, weights, A) == ("GRAIL, --credit shuffled", note)
+    for credit in ("uniform", "entropy", "oracle"):  # GRAIL made no weight of these
+        config.credit = credit
+        assert show.of_method(config, weights, A) == (f"GRAIL, --credit {credit}", "")
+
+
+@pytest.mark.parametrize("as_released", [False, True])
+@pytest.mark.parametrize("reweight", ["wrong", "correct", "both"])
+@pytest.mark.parametrize("A", [0.5, -0.5, 0.0])
+@pytest.mark.parametrize("text", ["no box", r"1\boxed{2}", r"12\boxed{3}", r"12\boxed{}"])
+def test_a_note_on_weights_of_1_gives_the_reason(text, A, reweight, as_released):
+    """By GRAIL's own functions, with a saliency that is the same at all tokens, or none."""
+    credit_fn = released.grail_credit if as_released else grail.grail_credit
+    ids = [ord(c) for c in text]
+    span = saliency.answer_span(Letters(), ids, text)
+    spans = torch.tensor([span or saliency.NO_BOX])
+    mask = torch.ones(1, len(ids), dtype=torch.bool)
+    w = credit_fn(mask.float(), mask, spans, torch.tensor([A]), reweight)[0].tolist()
+    config = flags.parse(flags.flags("grail", ""), [])
+    config.reweight, config.as_released = reweight, as_released
+    _, note = show.of_method(config, w, A)
+    on = {"wrong": A <= 0, "correct": A > 0, "both": True}[reweight]
+    lost = span is None or span[0] < 2 or span[1] == span[2]  # or flat, and no content
+    if as_released:
+        assert ("no box, or an empty one" in note) == (span is None or span[1] == span[2])
+        assert "stay at weight 1" not in note and "two tokens" not in note
+    else:
+        assert ("stay at weight 1" in note) == (not on)
+        assert ("no signal here" in note) == (on and lost)
+    assert A or "right" not in note and "wrong completions" not in note
 
 
 def test_grail_shows_its_example_and_says_when_there_is_none(tmp_path, monkeypatch, capsys):
@@ -493,6 +598,12 @@ def test_show_credit_puts_five_methods_side_by_side(tmp_path, capsys):
             assert all(f"{name}: saliency" in tip for name in names[1:4] for tip in page.tips)
             assert ("first false line" in article) == (verdict == "wrong")
             assert "right answer: <b>3</b>" in article
+
+
+@pytest.mark.parametrize("argv", ["--samples 0", "--samples 1", "--max-new-tokens 0"])
+def test_show_credit_refuses_before_it_begins(argv):
+    with pytest.raises(errors.BadInput, match=f"{argv}: must be at least"):
+        show_credit.main(argv.split())
 
 
 def test_show_credit_follows_the_run_of_the_checkpoint(tmp_path):
@@ -578,6 +689,88 @@ def test_seeds_of_a_method_are_a_band_and_other_settings_another_line(tmp_path):
     assert steps == [1, 2] and mean == pytest.approx([20, 50])  # step 3 has one seed alone
     assert low == pytest.approx([10, 20]) and high == pytest.approx([30, 80])
     assert plot.band(groups["grpo lr=0.0001"], "ess")[0] == []
+
+
+def log_of(folder, seed, rows):
+    """A run's folder whose log has these figures of its steps, from step 1 on."""
+    run_of(folder, "grpo", seed, [])
+    (folder / "metrics.jsonl").write_text("".join(
+        json.dumps({"step": i, "seconds": 1.0, **row}) + "\n" for i, row in enumerate(rows, 1)))
+    return plot.read(folder)
+
+
+TRAINED = {"entropy": .4, "ess": .8, "grad_norm": .1}
+NOTHING = {"entropy": 0.0, "ess": 0.0, "grad_norm": 0.0}
+
+
+def test_a_step_that_trained_nothing_pulls_no_curve_to_0(tmp_path):
+    """Its entropy is not 0, it is unknown. A KL term still scores rows: entropy, but no ESS."""
+    under_kl = {"entropy": .2, "ess": 0.0, "grad_norm": .1}
+    runs = [log_of(tmp_path / "a", 0, [TRAINED, NOTHING, TRAINED, NOTHING, TRAINED, TRAINED]),
+            log_of(tmp_path / "b", 1, [TRAINED, TRAINED, TRAINED, under_kl, under_kl, TRAINED])]
+    group, = plot.by_method(runs).values()
+    assert plot.band(group, "entropy") == (
+        [1, 3, 5, 6], pytest.approx([.4, .4, .3, .4]), [.4, .4, .2, .4], [.4] * 4)
+    assert plot.band(group, "ess")[:2] == ([1, 3, 6], pytest.approx([.8] * 3))
+    assert plot.band(group, "seconds")[0] == [1, 2, 3, 4, 5, 6]  # every step takes time
+    steps, mean, low, high = plot.with_gaps(group, "ess")
+    assert steps == [1, 2, 3, 4, 5, 6]
+    for line in (mean, low, high):
+        assert [math.isnan(value) for value in line] == [False, True, False, True, True, False]
+    assert plot.stand_alone([1, math.nan, 1, 1, math.nan, math.nan, 1]) == [
+        True, False, False, False, False, False, True]
+    none, = plot.by_method([log_of(tmp_path / "c", 0, [NOTHING])]).values()
+    assert plot.with_gaps(none, "ess") == [[], [], [], []]
+
+
+def test_a_curve_leaves_out_what_a_printed_line_leaves_out(tmp_path):
+    """Each column of engine/lines.py that is a - in such a step, by the fields that it reads."""
+    class Reads(dict):
+        def __getitem__(self, name):
+            self.read.add(name)
+            return super().__getitem__(name)
+
+    fields = {"informative", "groups", "reward", "length", "seconds", "truncated", "clipped",
+              "tokens_per_second", "peak_gb", *plot.OF_TRAINED, *plot.OF_SCORED}
+    metrics = {"step": 1, **dict.fromkeys(fields, 0.0)}
+    dashes = set()
+    for column in lines.columns_for(250, {}, metrics):
+        if column.shown(metrics) == "-":
+            used = Reads({**metrics, "ess": .5, "peak_gb": 1.0})
+            used.read = set()
+            column.shown(used)
+            dashes |= used.read
+    _, curves = log_of(tmp_path / "a", 0, [metrics])
+    assert len(dashes) > 10 and fields - set(curves) == dashes
+
+
+def test_accuracies_before_and_after_are_joined(tmp_path):
+    """They are measured at two steps only, so the steps between are no gap."""
+    folder = run_of(tmp_path / "a", "grpo", 0, [.1, .2, .3])
+    scores = {"before": {"sampled": {"accuracy": .25}}, "after": {"sampled": {"accuracy": .75}}}
+    (folder / "summary.json").write_text(json.dumps({"step": 3, **scores}))
+    group, = plot.by_method([plot.read(folder)]).values()
+    assert plot.with_gaps(group, "accuracy", 100)[:2] == [[0, 3], [25, 75]]
+
+
+@pytest.mark.parametrize("name, text", [
+    ("config.json", "[]"), ("config.json", "{}"), ("config.json", '{"method": ["grpo"]}'),
+    ("config.json", "no"), ("config.json", "[" * 100_000), ("config.json", "\udcff"),
+    ("metrics.jsonl", "[1]"), ("metrics.jsonl", "1"), ("metrics.jsonl", '{"step": 1, "rew'),
+    ("metrics.jsonl", '{"reward": 1}'), ("metrics.jsonl", '{"step": [1], "reward": 1}'),
+    ("metrics.jsonl", '{"step": 1, "reward": "1"}'), ("metrics.jsonl", '{"step": 1, "ess": NaN}'),
+    ("metrics.jsonl", '{"step": 1, "reward": 1' + "0" * 400 + "}"),
+    ("summary.json", "[1]"), ("summary.json", "null"), ("summary.json", '{"before": [1]}'),
+    ("summary.json", '{"before": {"sampled": 3}}'), ("summary.json", '{"after": {"sampled": {}}}'),
+    ("summary.json", '{"step": [1], "after": {"sampled": {"accuracy": 0.5}}}'),
+    ("summary.json", '{"after": {"sampled": {"accuracy": 0.5}}}'),
+    ("summary.json", '{"before": {"sampled": {"accuracy": null}}}')])
+def test_a_damaged_file_of_a_run_is_named(name, text, tmp_path):
+    folder = run_of(tmp_path / "a", "grpo", 0, [.1])
+    (folder / name).write_text(text, errors="surrogateescape")
+    with pytest.raises(errors.BadInput, match=re.escape(str(folder / name))) as caught:
+        plot.read(folder)
+    assert str(caught.value).endswith(".") and len(str(caught.value)) < 400
 
 
 def test_accuracy_is_read_before_and_after(tmp_path):
