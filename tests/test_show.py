@@ -730,6 +730,8 @@ def test_a_curve_leaves_out_what_a_printed_line_leaves_out(tmp_path):
             self.read.add(name)
             return super().__getitem__(name)
 
+        get = __getitem__
+
     fields = {"informative", "groups", "reward", "length", "seconds", "truncated", "clipped",
               "tokens_per_second", "peak_gb", *plot.OF_TRAINED, *plot.OF_SCORED}
     metrics = {"step": 1, **dict.fromkeys(fields, 0.0)}
