@@ -167,6 +167,7 @@ def main(argv=None):
         before = steps_of(resumed) if resumed else 0
         names = {source.hub: name for name, source in problems.HUB.items()}
         model = str(problems.HERE / "data/tiny") if script.model == "tiny" else script.model
+        models.check_folder(script.model, Path(model))
         tokenizer = models.load_tokenizer(script.model, model)
         bos = tokenizer.bos_token if tokenizer("a").input_ids[0] == tokenizer.bos_token_id else ""
         data = [{"prompt": problems.build_prompt(tokenizer, row["problem"]).removeprefix(bos),
