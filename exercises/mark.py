@@ -39,26 +39,33 @@ TOTAL = {exercise: [node.name for node in ast.parse(
     for exercise in EXERCISES}
 
 
-def find(folder, exercise):
-    """The file of this exercise below a student's folder, the least deep; or None."""
+def python_files(folder):
+    """(depth, path) of the .py files below a folder, the least deep first."""
     found = []
     for place, folders, files in os.walk(folder, followlinks=False):
         depth = len(Path(place).relative_to(folder).parts)
-        folders[:] = [] if depth >= 5 else sorted(x for x in folders if not x.startswith("."))
-        for name in files:
-            if name.startswith(exercise[:4]) and name.endswith(".py"):
-                found.append((name != f"{exercise}.py", depth, name, Path(place) / name))
+        folders[:] = [] if depth >= 5 else [name for name in folders if not name.startswith(".")]
+        found += [(depth, Path(place) / name) for name in files if name.endswith(".py")]
+    return sorted(found)
+
+
+def find(folder, exercise):
+    """The file of this exercise below a student's folder, the least deep; or None."""
+    found = [(path.name != f"{exercise}.py", depth, path.name, path)
+             for depth, path in python_files(folder) if path.name.startswith(exercise[:4])]
     return min(found)[3] if found else None
 
 
 def copy(student, path, exercise, folder):
     """The attempt under its proper name, and what it may import: the student's other answers and
-    the Python files that stand beside it."""
+    the Python files beside it, in sub-folders too."""
     answers = {f"{name}.py": find(student, name) for name in EXERCISES}
-    beside = {other.name: other for other in sorted(path.parent.glob("*.py"))[:50]}
+    beside = {str(other.relative_to(path.parent)): other
+              for _, other in python_files(path.parent)[:50]}
     for name, other in (beside | answers).items():
         plain = other and other.is_file() and not other.is_symlink()
         if plain and other.stat().st_size <= SIZE and os.access(other, os.R_OK):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(other, folder / name)
     shutil.copyfile(path, folder / f"{exercise}.py")
 

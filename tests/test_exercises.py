@@ -622,9 +622,12 @@ CHEATS = {
     "ex04_pass_at_k": ["import intervals", "pass_at_k = __import__('intervals').pass_at_k"],
     "ex05_answer_span": ["from saliency import answer_span", "import verify"],
     "ex06_gradient_activation": ["def f():\n    from saliency import gradient_activation as g"],
-    "ex07_grail_credit": ["import importlib", "from grail import grail_credit"],
+    "ex07_grail_credit": ["import importlib", "from grail import grail_credit",
+                          "from results.arms import grail_credit", "import results",
+                          "import data.make_tiny, docs.slips, tools.mutate"],
     "ex08_bilevel_weights": ["import oar, torch", "exec('import oar')"],
-    "ex09_score": ["from solutions import score", "import rollout, grpo"],
+    "ex09_score": ["from solutions import score", "import rollout, grpo",
+                   "from ex10_your_own_credit import score"],
     "ex10_your_own_credit": ["from solutions import your_own_credit", "import conftest"]}
 
 
@@ -881,6 +884,123 @@ def test_an_answer_imports_the_answers_of_its_own_folder(tmp_path, loading):
         attempts.load("ex08_bilevel_weights", tmp_path)
     with pytest.raises(expected.Wrong, match=PROJECT_S):
         attempts.load("ex04_pass_at_k", tmp_path)
+
+
+TAKEN = "from grpo import group_advantages\n"
+# The files beside an answer to exercise 1 -> which of them is refused, and what for. The answer
+# imports the first one.
+BESIDE = [
+    ({"helper": TAKEN}, "helper.py", PROJECT_S),
+    ({"helper": "def group_advantages(*a):\n    " + TAKEN}, "helper.py", PROJECT_S),
+    ({"first": "from second import *\n", "second": "import first\n" + TAKEN}, "second.py",
+     PROJECT_S),
+    ({"helper": "import os\n"}, "helper.py", "It imports os,"),
+    ({"helper": "x = eval('1')\n"}, "helper.py", "Line 1 uses eval"),
+    ({"helper": "def f(:\n"}, "helper.py is no Python", "line 1"),
+    ({"mine/inner": TAKEN}, "inner.py", PROJECT_S),
+    ({"mine/__init__": "from .inner import *\n", "mine/inner": TAKEN}, "inner.py", PROJECT_S),
+    ({"mine/__init__": "", "mine/deep/__init__": TAKEN}, "__init__.py", PROJECT_S),
+    ({"data": TAKEN}, "data.py", PROJECT_S),
+    ({"ex10_your_own_credit": TAKEN}, "ex01_group_advantages.py",
+     "It imports ex10_your_own_credit, which may use the project's own code."),
+    ({"helper": "import ex10_your_own_credit\n", "ex10_your_own_credit": ""}, "helper.py",
+     "It imports ex10_your_own_credit,"),
+    ({"results/__init__": TAKEN}, "ex01_group_advantages.py", "It imports results,")]
+
+
+def beside(folder, files):
+    """An answer to exercise 1 that imports the first of these files, with all of them beside it."""
+    module = next(iter(files)).removesuffix("/__init__").replace("/", ".")
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.py").write_text(text)
+    answer(folder, "ex01_group_advantages", RIGHT["ex01_group_advantages"]
+           + f"\ndef later():\n    import {module}\n")
+
+
+@pytest.mark.parametrize("files, named, reason", BESIDE)
+def test_a_file_of_the_author_obeys_the_answer_s_rules(tmp_path, loading, files, named, reason):
+    """One line in a second file once earned all marks: `from grpo import group_advantages`."""
+    beside(tmp_path, files)
+    with pytest.raises(expected.Wrong) as error:
+        attempts.load("ex01_group_advantages", tmp_path)
+    assert str(error.value).startswith(named) and reason in str(error.value)
+
+
+@pytest.mark.parametrize("files", [
+    {"helper": "import torch\nfrom second import x\n", "second": "import helper\nx = 1\n"},
+    {"mine/__init__": "from .grpo import x\n", "mine/grpo": "x = 1\n"},
+    {"mine/inner": "from ex01_group_advantages import group_advantages\n"},
+    {"torch": "raise SystemExit\n" + TAKEN}, {"typing": "raise SystemExit\n" + TAKEN},
+    {"wave": "raise SystemExit\n" + TAKEN},
+    {"data": "def rows(): return 1\n", "unused": TAKEN}, {"tools": "import math\n"}])
+def test_a_file_of_the_author_may_help(tmp_path, loading, files):
+    """A library wins against a file of its name, which is never read. A file beside the answer that
+    nobody imports is nobody's business."""
+    beside(tmp_path, files)
+    found = attempts.load("ex01_group_advantages", tmp_path)
+    sys.modules["ex01_group_advantages"].later()
+    assert list(failures("ex01_group_advantages", found)) == []
+    assert not Path(sys.modules["torch"].__file__).is_relative_to(tmp_path)
+    for name in {name.split("/")[0] for name in files} - {"torch", "typing", "wave"}:
+        sys.modules.pop(name, None)
+
+
+def test_each_exercise_has_its_own_rules(tmp_path, loading):
+    """10 may use the project, through a file of its own as well; 6 may import 5, which uses toy."""
+    (tmp_path / "helper.py").write_text(TAKEN)
+    answer(tmp_path, "ex10_your_own_credit", "import helper\n" + RIGHT["ex10_your_own_credit"])
+    answer(tmp_path, "ex05_answer_span", RIGHT["ex05_answer_span"])
+    answer(tmp_path, "ex06_gradient_activation", "from ex05_answer_span import answer_span\n"
+           + RIGHT["ex06_gradient_activation"])
+    answer(tmp_path, "ex01_group_advantages", "from helper import group_advantages\n")
+    for name in ("ex10_your_own_credit", "ex06_gradient_activation"):
+        attempts.load(name, tmp_path)
+    with pytest.raises(expected.Wrong, match="^helper.py is no answer.\nIt imports grpo"):
+        attempts.load("ex01_group_advantages", tmp_path)
+    sys.modules.pop("helper", None)
+
+
+def test_a_class_s_copies_hold_what_the_answer_imports(tmp_path):
+    """mark.py marks a copy. Without the sub-folders, an answer would be right here and wrong there;
+    what a link leads to is not copied."""
+    import mark
+    student, work = tmp_path / "ann", tmp_path / "work"
+    for number, (files, _, _) in enumerate(BESIDE):
+        beside(student / str(number), files)
+        os.symlink(ROOT, student / str(number) / "link")
+        mark.copy(student, student / str(number) / "ex01_group_advantages.py",
+                  "ex01_group_advantages", work / str(number))
+        for name in files:
+            copied = (work / str(number) / f"{name}.py").read_text("utf-8")
+            assert copied == files[name] or name.startswith("ex10")
+        assert not (work / str(number) / "link").exists()
+
+
+@pytest.mark.slow
+def test_both_commands_refuse_what_a_second_file_takes(tmp_path):
+    """As they are typed, and a torch.py of the reader's stops neither."""
+    student = tmp_path / "class" / "ann"
+    beside(student, {"mine/inner": TAKEN})
+    (student / "torch.py").write_text("raise SystemExit")
+    says = "inner.py is no answer.\n" + PROJECT_S
+    status, text = pytest_of(f"--attempts={student}", "-k", "ex01")
+    assert status == 1 and says in text
+    subprocess.run([sys.executable, str(FOLDER / "mark.py"), str(student.parent), "--csv",
+                    str(tmp_path / "marks.csv"), "--feedback", str(tmp_path)], timeout=300)
+    assert says in (tmp_path / "ann.txt").read_text("utf-8")
+
+
+@pytest.mark.slow
+def test_a_reader_s_file_hides_no_library_in_this_folder(solved):
+    """Python would take exercises/torch.py for torch, because pytest puts that folder first."""
+    path = solved / "exercises" / "torch.py"
+    path.write_text("raise SystemExit('mine')")
+    try:
+        status, text = pytest_of("-k", "ex01", cwd=solved)
+    finally:
+        path.unlink()
+    assert status == 0 and "7 of 7 marks  done" in text
 
 
 def test_the_board_can_be_opened(monkeypatch, tmp_path, loading):
