@@ -5,6 +5,7 @@ libraries, other attempts, and from this project only what its stub imports (`al
 import files that its author keeps beside it. They are part of the answer, so they obey its rules.
 """
 import ast
+import dis
 import importlib.util
 import inspect
 import sys
@@ -66,6 +67,30 @@ def imported(tree):
     return names
 
 
+READS = {"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"}  # of no local variable
+
+
+def builtins_used(code, bound=None):
+    """(line, name) of each use in this code of CALLS that means Python's own function.
+
+    A variable of the answer may be called `input`. Which name is whose, the compiler knows: we read
+    what it made of the file, and run nothing. bound: names that the file binds outside of functions
+    and classes, None for the file itself.
+    """
+    found, own = [], set(bound or ())
+    line, starts = code.co_firstlineno, dict(dis.findlinestarts(code))
+    for step in dis.get_instructions(code):
+        line = starts.get(step.offset) or line
+        if step.opname == "STORE_NAME":
+            own.add(step.argval)
+        elif step.opname in READS and step.argval in CALLS - own:
+            found.append((line, step.argval))
+    for part in code.co_consts:
+        if inspect.iscode(part):  # a function or class inside
+            found += builtins_used(part, own if bound is None else bound)
+    return sorted(found)
+
+
 def refusal(exercise, source, theirs=frozenset()):
     """Why this text is not accepted, in a sentence, or None.
 
@@ -80,9 +105,8 @@ def refusal(exercise, source, theirs=frozenset()):
         return f"It imports {name}, which may use the project's own code.\n{yourself}"
     for name in sorted(names & SYSTEM):
         return f"It imports {name}, and an answer needs nothing of the system: take the line out."
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and node.id in CALLS:
-            return f"Line {node.lineno} uses {node.id}, and an answer needs none of it."
+    for line, name in builtins_used(compile(tree, "answer", "exec", dont_inherit=True)):
+        return f"Line {line} uses {name}, and an answer needs none of it."
     return None
 
 

@@ -638,6 +638,38 @@ def test_another_s_function_is_no_answer(name):
         assert attempts.refusal(name, line + "\n" + RIGHT[name]), line
 
 
+@pytest.mark.parametrize("text", [
+    "def f(logits):\n    input = logits / 2\n    return input", "def f(input): return input(1)",
+    "def f(*, open=1, **eval): return open, eval", "f = lambda compile: compile + 1",
+    "def f():\n    for input in (1, 2):\n        print(input)", "x = [input for input in 'ab']",
+    "def f(m):\n    with m as open:\n        return open", "import math as input\ny = input.pi",
+    "from math import pi as open\ndef f(): return open", "def compile(x): return x\ny = compile(1)",
+    "input = 1\ndef f():\n    return lambda: input", "def f():\n    (open := 1)\n    return open",
+    "def f():\n    eval = 1\n    def g(): return eval\n    return g()",
+    "class A:\n    input = 1\n    y = input", "def f(x): return x.open() + x.compile",
+    "def f():\n    try: pass\n    except ValueError as input: print(input)",
+    "x = {'input': 'open'}",
+    "def f(x):\n    match x:\n        case [input, *open]: return input, open"])
+def test_a_variable_may_have_a_builtin_s_name(text):
+    """`input = logits / temperature` once earned 0 of 5: "Line 3 uses input"."""
+    assert attempts.refusal("ex02_completion_logprobs", text) is None
+
+
+@pytest.mark.parametrize("text, line, name", [
+    ("x = open('a')", 1, "open"), ("def f(input): return input\nx = input()", 2, "input"),
+    ("x = 1\ndef f():\n    return [open(x) for x in 'ab']", 3, "open"),
+    ("eval = eval\ny = eval('1')", 1, "eval"), ("def f(g=exec): g('x')", 1, "exec"),
+    ("def f():\n    g = eval\n    g('1')", 2, "eval"),
+    ("class A:\n    input = 1\n    def f(self): return input()", 3, "input"),
+    ("class A:\n    x = open", 2, "open"), ("@compile\ndef f(): pass", 1, "compile"),
+    ("def f():\n    def g():\n        return lambda: breakpoint()", 3, "breakpoint"),
+    ("def f(x):\n    open = x\n\ndef g(x):\n    return open(x)", 5, "open"),
+    ("y = open('a')\nopen = 1", 1, "open"), ("z = __import__('grpo')", 1, "__import__")])
+def test_a_builtin_itself_stays_refused(text, line, name):
+    refused = attempts.refusal("ex02_completion_logprobs", text)
+    assert refused == f"Line {line} uses {name}, and an answer needs none of it."
+
+
 def pytest_of(*arguments, cwd=ROOT):
     """(exit status, what pytest prints and which of our modules it needed) of marking exercises."""
     code = ("import sys, pytest; status = pytest.main(sys.argv[1:]); "
