@@ -175,8 +175,11 @@ def main():
     for path in everything:
         if path not in students:
             print(f"left out, no folder: {cell(path.name)}")
-    if args.feedback:
-        args.feedback.mkdir(parents=True, exist_ok=True)
+    try:
+        if args.feedback:
+            args.feedback.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--feedback {args.feedback}: {error.strerror}; give another name.")
     try:
         file = open(args.csv, "x", newline="", encoding="utf-8", errors="backslashreplace")
     except OSError as error:

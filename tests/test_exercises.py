@@ -817,6 +817,23 @@ def test_a_folder_of_submissions_becomes_a_table(tmp_path):
     assert again.returncode == 2 and "give another name" in again.stderr
 
 
+@pytest.mark.parametrize("flag, name, reason", [
+    ("--feedback", "file", "File exists"), ("--feedback", "file/deep", "Not a directory"),
+    ("--csv", "file", "File exists"), ("--csv", "none/marks.csv", "No such file or directory")])
+def test_a_place_that_cannot_be_written_is_said(tmp_path, monkeypatch, capsys, flag, name, reason):
+    """Before anything is marked. --feedback once ended in a traceback."""
+    import mark
+    (tmp_path / "class" / "ann").mkdir(parents=True)
+    (tmp_path / "file").write_text("mine")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["mark.py", "class", flag, name])
+    with pytest.raises(SystemExit) as stopped:
+        mark.main()
+    said = capsys.readouterr().err
+    assert stopped.value.code == 2 and f"error: {flag} {name}: {reason}; give another name." in said
+    assert (tmp_path / "file").read_text() == "mine" and not (tmp_path / "marks.csv").exists()
+
+
 @pytest.fixture(scope="module")
 def solved(tmp_path_factory):
     """A reader's checkout: exercise 1 and 10 solved, 7 half, 3 by importing it, 5 no Python."""
