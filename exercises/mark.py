@@ -8,9 +8,9 @@ of marks that passed. It is empty if nothing was handed in or the function is st
 stub. What a stub is does not depend on the files of this folder, which may hold answers.
 
 Each exercise of each student runs in its own process, in an empty folder, for at most --seconds and
-8 GiB. Code that fails, hangs, exits or prints without end only costs its own author marks. This is
-not a sandbox: the code runs with your rights. If you do not trust the authors, run this in a
-container or under a separate account.
+8 GiB of data. Code that fails, hangs, exits or prints without end only costs its own author marks.
+This is not a sandbox: the code runs with your rights. If you do not trust the authors, run this in
+a container or under a separate account.
 """
 import argparse
 import ast
@@ -30,9 +30,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from attempts import EXERCISES, HERE, ROOT, SIZE, is_stub, source_of  # noqa: E402
 
 KEPT = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "SYSTEMROOT", "PYTHONPATH")
-# As a child of this shell, a submission that kills its parent kills the shell. Kilobytes of memory,
-# blocks of a file, seconds of a processor; systems that lack one of them go without.
-SHELL = 'ulimit -v 8388608; ulimit -f 20000; ulimit -t "$0"; "$@"; exit $?'
+# As a child of this shell, a submission that kills its parent kills the shell. Kilobytes of data,
+# blocks of a file, seconds of a processor; systems that lack one of them go without. Data, not
+# addresses (-v): PyTorch with CUDA reserves tens of GiB of addresses that it never fills.
+SHELL = 'ulimit -d 8388608; ulimit -f 20000; ulimit -t "$0"; "$@"; exit $?'
 TOTAL = {exercise: [node.name for node in ast.parse(
     (HERE / f"test_{exercise}.py").read_text("utf-8")).body
     if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]

@@ -834,6 +834,20 @@ def test_a_place_that_cannot_be_written_is_said(tmp_path, monkeypatch, capsys, f
     assert (tmp_path / "file").read_text() == "mine" and not (tmp_path / "marks.csv").exists()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems count memory in another way")
+def test_the_limit_is_on_data_and_not_on_addresses():
+    """PyTorch with CUDA could not be imported under a limit on addresses. mmap stands for it."""
+    import mark
+
+    def ends(code):
+        return subprocess.run(["sh", "-c", mark.SHELL, "60", sys.executable, "-c", code],
+                              capture_output=True, text=True)
+    reserved = ends("import mmap; mmap.mmap(-1, 2**36, mmap.MAP_PRIVATE, mmap.PROT_READ)")
+    assert reserved.returncode == 0, reserved.stderr
+    filled = ends("bytearray(9 * 2**30)")  # refused before a page of it is touched
+    assert filled.returncode == 1 and filled.stderr.endswith("MemoryError\n")
+
+
 @pytest.fixture(scope="module")
 def solved(tmp_path_factory):
     """A reader's checkout: exercise 1 and 10 solved, 7 half, 3 by importing it, 5 no Python."""
