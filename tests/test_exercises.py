@@ -1081,6 +1081,45 @@ def test_the_board_can_be_opened(monkeypatch, tmp_path, loading):
         leaderboard.main()
 
 
+ROW = ('{"name": "grpo", "a": 0.5, "b": 0.5, "difference": 0.0, "low": 0, "high": 0, '
+       '"verdict": "B x", "needed": 9}\n')
+
+
+@pytest.mark.parametrize("text, line", [
+    (ROW + ROW[:40], 2), (ROW[:-2], 1), ("\n" + ROW + "null\n", 3), (ROW + '{"name": "mine"}', 2),
+    ("[1]\n" + ROW, 1), (ROW + "\ufffd", 2)])
+def test_half_a_line_of_the_board_is_said(monkeypatch, tmp_path, text, line):
+    """It was left by a full disk or a kill, and once ended in a traceback."""
+    import leaderboard
+    monkeypatch.setattr(leaderboard, "BOARD", tmp_path)
+    (tmp_path / "board.jsonl").write_text(text, "utf-8")
+    with pytest.raises(leaderboard.BadInput) as error:
+        leaderboard.entries()
+    assert str(error.value).startswith(f"{tmp_path}/board.jsonl, line {line}: it is no entry")
+    (tmp_path / "board.jsonl").write_text(ROW + "\n" + ROW, "utf-8")
+    assert [row["name"] for row in leaderboard.entries()] == ["grpo", "grpo"]
+
+
+def test_a_run_of_the_board_that_is_damaged_is_made_again(monkeypatch, tmp_path):
+    """And it writes no page of a step, whatever STEPS is: a page of GRAIL's asks for flags that
+    only grail.py has."""
+    import leaderboard
+    seen = []
+
+    def train(config, credit):
+        seen.append(config)
+        raise NotImplementedError
+    monkeypatch.setattr(leaderboard, "BOARD", tmp_path)
+    monkeypatch.setattr(leaderboard, "train", train)
+    for text in ("", "[]", "null", '{"step": 3}', '{"st'):
+        (tmp_path / "grail-seed0").mkdir(exist_ok=True)
+        (tmp_path / "grail-seed0" / "summary.json").write_text(text)
+        assert not leaderboard.finished("grail", 0)
+        with pytest.raises(leaderboard.BadInput, match="no answer yet"):
+            leaderboard.run("grail", 0, None, [])
+    assert {config.pages_every for config in seen} == {0} and len(seen) == 5
+
+
 @pytest.mark.slow
 def test_the_board_trains_three_credits_and_enters_two(tmp_path, monkeypatch, capsys):
     """One step in place of fifteen. GRAIL's own row, the attempt's, which is GRAIL here and so has
