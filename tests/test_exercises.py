@@ -256,6 +256,30 @@ def grail_credit(s, mask, spans, advantages):
     w = torch.where((t >= content) & (t < close), 5.0, w)
     return torch.where((start >= 2) & (advantages[:, None] <= 0), w, 1.0) * mask
 """],
+    "ex08_bilevel_weights": ["""
+def bilevel_weights(scores, q=0.25, beta=1.0):
+    z = torch.log(1 + scores)
+    n = z - z.min()
+    if n.max() > 0:
+        n = n / n.max()
+    ordered, place = n.sort().values, q * (len(n) - 1)
+    below = int(place)
+    above = min(below + 1, len(n) - 1)
+    tau = torch.lerp(ordered[below], ordered[above], place - below)
+    w = [max(x / (tau + 1e-8), x.new_tensor(0.1)) if x < tau
+         else 1 + beta * (x - tau) / (1 - tau + 1e-8) for x in n]
+    w = torch.stack(w)
+    return w / w.mean()
+""", """
+def bilevel_weights(scores, q=0.25, beta=1.0):
+    z = torch.log1p(scores.double())
+    low, high = z.aminmax()
+    n = ((z - low) / (high - low)).nan_to_num(0.0)
+    tau = torch.quantile(n, q).item()
+    w = 1 + beta * (n - tau) / (1 - tau + 1e-8)
+    w[n < tau] = (n[n < tau] / (tau + 1e-8)).clamp_min(0.1)
+    return w * w.numel() / w.sum()
+"""],
     "ex09_score": ["""
 def score(model, prompts, completions, pad_id):
     T = max(map(len, completions))
@@ -316,6 +340,9 @@ EDITS = {
         ("if scale_by_std", "if False"), ("std + 1e-6", "std"), ("std + 1e-6", "std ** 2 + 1e-6"),
         ("(std + 1e-6)", "(std ** 2 + 1e-6).sqrt()"), ("std + 1e-6", "std + 1e-4"),
         (EQUAL, "rewards.sum(1, keepdim=True) == 0"), (EQUAL, f"{STD} < 1e-3"),
+        (EQUAL, f"{STD} < 1e-6"), ("std + 1e-6", "std.clamp(min=1e-6)"),
+        (EQUAL, "torch.isclose(rewards, rewards[:, :1]).all(1, keepdim=True)"),
+        (EQUAL, "rewards.amax(1, keepdim=True) - rewards.amin(1, keepdim=True) < 1e-6"),
         (EQUAL, "((rewards == 0) | (rewards == 1)).all(1, keepdim=True) & "
                 "((rewards.mean(1, keepdim=True) == 0) | (rewards.mean(1, keepdim=True) == 1))")],
     "ex02_completion_logprobs": [
@@ -326,6 +353,8 @@ EDITS = {
         ("log_softmax(-1)", "softmax(-1).clamp(min=1e-10).log()"),
         ("log_softmax(-1)", "softmax(-1).add(1e-9).log()"),
         ("logits.log_softmax(-1)", "logits - logits.exp().sum(-1, keepdim=True).log()"),
+        ("logits.log_softmax(-1)", "(lambda x: x - x.exp().sum(-1, keepdim=True).log())"
+                                   "(logits - logits.max())"),
         ("logits.log_softmax", "logits.detach().log_softmax"), (TARGETS, f"-{TARGETS}"),
         (TARGETS, TARGETS.replace("squeeze(2)", "squeeze()")), (TARGETS, f"{TARGETS}.sum(1)"),
         (TARGETS, "log_p[:, :-1].gather(2, ids[:, 1:, None]).squeeze(2)"),
@@ -419,6 +448,12 @@ EDITS = {
         ("row[mask[i]].max().clamp(min=1e-22)", "row[mask[i]].max()"),
         ("row[mask[i]].max()", "row.max()"), ("row[mask[i]].max()", "s[mask].double().max()"),
         ("row[mask[i]].max()", "row[:start].max()"),
+        ("row[:start] + floor", "row[:start].clamp(min=floor)"),
+        ("row[:start] + floor", "torch.maximum(row[:start], floor)"),
+        ("1e-8 * row[mask[i]].max().clamp(min=1e-22)", "(1e-8 * row[mask[i]].max() + 1e-12)"),
+        ("1e-8 * row[mask[i]].max().clamp(min=1e-22)", "(1e-8 * row[mask[i]].max() + 1e-15)"),
+        ("advantages[i] > 0", "advantages[i] > 1e-6"), ("advantages[i] > 0", "advantages[i] > 0.1"),
+        ("advantages[i] > 0", "advantages[i] > -1e-6"),
         ("row[mask[i]].max()", "s.double().max()"), ("row[:start]", "row[1:start + 1]"),
         ("(logs.var(unbiased=False) + 1e-8).sqrt()", "(logs.std(unbiased=False) + 1e-8)"),
         ("(logs.var(unbiased=False) + 1e-8).sqrt()", "logs.std(unbiased=False)"),
@@ -451,7 +486,12 @@ EDITS = {
         ("w * len(w) / w.sum()", "w / w.sum()"), (BOOST, "1 + beta * n"), (BOOST, "1 + beta"),
         (BOOST, "1 + beta * (n - tau)"), (BOOST, "1 + (n - tau) / (1 - tau + 1e-8)"),
         (BOOST, "beta * (n - tau) / (1 - tau + 1e-8)"), (BOOST, "1 + beta * (n - tau) / (1 - tau)"),
-        ("n < tau, low, high", "n > tau, low, high")],
+        ("n < tau, low, high", "n > tau, low, high"),
+        ("/ spread if", "/ (spread + 1e-8) if"), ("/ spread if", "/ (spread + 1e-6) if"),
+        ("/ spread if", "/ (spread + 1e-10) if"), ("/ spread if", "/ spread.clamp(min=1e-8) if"),
+        ("spread > 0", "spread > 1e-8"), ("spread > 0", "not torch.allclose(z, z[:1])"),
+        ("scores.log1p()", "scores.clamp(min=1e-8).log1p()"),
+        ("scores.log1p()", "(1 + scores.float()).log()")],
     "ex09_score": [
         (", position_ids=places", ""), (POSITIONS, "seen.cumsum(1)"),
         (POSITIONS, "seen.cumsum(1) - 1"), ("attention_mask=seen, ", ""),
