@@ -426,6 +426,7 @@ EDITS = {
         (NORM, "(g * e.detach()).pow(2).sum(-1)"),
         (NORM, "g.norm(dim=-1) * e.detach().norm(dim=-1)"),
         (NORM, "(g * e.detach()).abs().mean(-1)"), (NORM, "(g * e).norm(dim=-1)"),
+        (NORM, "((g * e.detach()).norm(dim=-1) + 1e-3) * (g != 0).any(-1)"),
         (NORM, "(g * e.detach()).norm(dim=1)"), (NORM, "(g * (g * e.detach())).norm(dim=-1)"),
         ("s.gather(1, forward.position)", "s[:, :forward.logprobs.shape[1]]"),
         ("s.gather(1, forward.position)", "s.gather(1, forward.position - 1)"),
