@@ -897,8 +897,10 @@ def solved(tmp_path_factory):
         shutil.copy(path, tree)
     for folder in ("engine", "exercises"):
         shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    (tree / "tests").mkdir()
-    shutil.copy(__file__, tree / "tests")
+    this = Path(__file__)  # of tests/ it is enough
+    for path in [this, *(path for path in ROOT.glob("*/*.py") if path.parent != this.parent)]:
+        (tree / path.parent.name).mkdir(exist_ok=True)
+        shutil.copy(path, tree / path.parent.name)
     for name in ("ex01_group_advantages", "ex10_your_own_credit"):
         answer(tree / "exercises", name, RIGHT[name])
     answer(tree / "exercises", "ex07_grail_credit", stub("ex07_grail_credit", "") + "x = 1\n")
