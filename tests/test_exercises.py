@@ -761,6 +761,9 @@ def test_an_answer_that_cannot_be_parsed_is_told_the_line(tmp_path):
     (tmp_path / "ex01_group_advantages.py").write_text("import torch\n\nx = (1,\n")
     with pytest.raises(attempts.Wrong, match=r"no Python: .* line 3:\n    x = \(1,$"):
         attempts.load("ex01_group_advantages", tmp_path)
+    (tmp_path / "ex01_group_advantages.py").write_text("\n\nx = open\n")  # the file's own count
+    with pytest.raises(attempts.Wrong, match="Line 3 uses open"):
+        attempts.load("ex01_group_advantages", tmp_path)
 
 
 @pytest.mark.parametrize("name", NAMES)
