@@ -1,9 +1,11 @@
 """Attempts: where to find an answer, what it may import, and with what arguments it was called.
 
 `from grpo import group_advantages` is not an answer to exercise 1. So an attempt may import
-libraries, other attempts, and from this project only what its stub imports (`allowed`).
+libraries, other attempts, and from this project only what its stub imports (`allowed`). It may also
+import files that its author keeps beside it. They are part of the answer, so they obey its rules.
 """
 import ast
+import dis
 import importlib.util
 import inspect
 import sys
@@ -16,7 +18,9 @@ ROOT = HERE.parent
 EXERCISES = sorted(path.stem[len("test_"):] for path in HERE.glob("test_ex[0-9][0-9]_*.py"))
 # Of this folder by name: a reader may keep files of their own in it.
 MACHINERY = {"attempts", "conftest", "expected", "leaderboard", "mark", "solutions", "exercises"}
-OURS = {"tests", "examples", "engine", "toy"} | MACHINERY | {
+# Folders with Python files. ROOT is on sys.path, so `from results.arms import ...` would work.
+FOLDERS = {path.parent.name for path in ROOT.glob("*/*.py")} - {"engine"}
+OURS = {"engine", "toy"} | FOLDERS | MACHINERY | {
     f"test_{exercise}" for exercise in EXERCISES} | {
     path.stem for folder in (ROOT, ROOT / "engine") for path in folder.glob("*.py")}
 # A function of tensors needs none of these. This list does not stop an attacker: see TEACHING.md.
@@ -52,28 +56,57 @@ def allowed(exercise):
 
 
 def imported(tree):
-    """Top-level names of the modules that a file imports anywhere in it."""
+    """Top-level names of the modules that a file imports anywhere in it. A relative import can only
+    reach the other files of its own package, and `helpers` finds those."""
     names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            names.add((node.module or ".").split(".")[0])
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names.add(node.module.split(".")[0])
     return names
 
 
-def refusal(exercise, source):
-    """Why this text is not accepted, in a sentence, or None."""
+READS = {"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"}  # of no local variable
+
+
+def builtins_used(code, bound=None):
+    """(line, name) of each use in this code of CALLS that means Python's own function.
+
+    A variable of the answer may be called `input`. Which name is whose, the compiler knows: we read
+    what it made of the file, and run nothing. bound: names that the file binds outside of functions
+    and classes, None for the file itself.
+    """
+    found, own = [], set(bound or ())
+    line, starts = code.co_firstlineno, dict(dis.findlinestarts(code))
+    for step in dis.get_instructions(code):
+        line = starts.get(step.offset) or line
+        if step.opname == "STORE_NAME":
+            own.add(step.argval)
+        elif step.opname in READS and step.argval in CALLS - own:
+            found.append((line, step.argval))
+    for part in code.co_consts:
+        if inspect.iscode(part):  # a function or class inside
+            found += builtins_used(part, own if bound is None else bound)
+    return sorted(found)
+
+
+def refusal(exercise, source, theirs=frozenset()):
+    """Why this text is not accepted, in a sentence, or None.
+
+    theirs: names of the project's folders that mean a file of the author here (`renamed`).
+    """
     tree = ast.parse(source)
     names = imported(tree)
-    for name in sorted(names & (OURS - allowed(exercise))):
-        return (f"It imports {name}, which is the project's own code.\n"
-                "The exercise is to write the function yourself.")
+    yourself = "The exercise is to write the function yourself."
+    for name in sorted(names & (OURS - allowed(exercise) - theirs)):
+        return f"It imports {name}, which is the project's own code.\n{yourself}"
+    for name in sorted(names & {EXERCISES[-1]} - {exercise}):
+        return f"It imports {name}, which may use the project's own code.\n{yourself}"
     for name in sorted(names & SYSTEM):
         return f"It imports {name}, and an answer needs nothing of the system: take the line out."
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and node.id in CALLS:
-            return f"Line {node.lineno} uses {node.id}, and an answer needs none of it."
+    for line, name in builtins_used(compile(tree, "answer", "exec", dont_inherit=True)):
+        return f"Line {line} uses {name}, and an answer needs none of it."
     return None
 
 
@@ -121,7 +154,7 @@ def source_of(path):
         text = file.read(SIZE + 1)
     if len(text) > SIZE:
         raise ValueError(f"it is longer than {SIZE} characters.")
-    return text.strip()
+    return text.rstrip()  # not at the beginning: messages count lines
 
 
 class Recorded:
@@ -155,13 +188,39 @@ class Answers:
         return spec(name, self.folder) if name in EXERCISES else None
 
 
-def spec(exercise, folder):
-    """How to import this exercise's file, once it is seen to be acceptable; Wrong if it is not."""
-    path = folder / f"{exercise}.py"
-    if not path.is_file():
-        raise Wrong(f"{path} is not there.")
+def renamed(folder):
+    """The project's folders whose name an author's file has: Python imports the file, data.py,
+    because data/ has no __init__.py."""
+    return {name for name in FOLDERS if (folder / f"{name}.py").is_file()}
+
+
+def helpers(name, folder):
+    """The files that `import name` may run and that are the author's: those beside the answer.
+
+    Python itself is asked, so a torch.py there is none of them as long as torch is installed.
+    """
     try:
-        reason = refusal(exercise, source_of(path))
+        found = importlib.util.find_spec(name)
+    except (ImportError, ValueError):  # ValueError: a module that was made without a file
+        return []
+    if found is None:
+        return []
+    places = map(Path, found.submodule_search_locations or [found.origin or ""])
+    own = [place for place in places if place.parent.resolve() in (folder, HERE)]
+    return [file for place in own for file in [place, *place.rglob("*.py")] if file.is_file()]
+
+
+def check(exercise, path, folder, seen):
+    """Raise Wrong if this file, or a file of its author that it imports, is not accepted.
+
+    seen: the files that are checked already.
+    """
+    seen.add(path)
+    theirs = renamed(folder)
+    try:
+        source = source_of(path)
+        reason = refusal(exercise, source, theirs)
+        names = imported(ast.parse(source)) - (OURS - theirs) - set(EXERCISES)
     except SyntaxError as error:
         said = f"{path.name} is no Python: {error.msg}"
         if error.lineno:
@@ -171,17 +230,28 @@ def spec(exercise, folder):
         raise Wrong(f"{path.name} is no Python that can be read: {error}") from None
     if reason:
         raise Wrong(f"{path.name} is no answer.\n{reason}")
+    for file in [file for name in sorted(names) for file in helpers(name, folder)]:
+        if file not in seen:
+            check(exercise, file, folder, seen)
+
+
+def spec(exercise, folder):
+    """How to import this exercise's file, once it is seen to be acceptable; Wrong if it is not."""
+    path = folder / f"{exercise}.py"
+    if not path.is_file():
+        raise Wrong(f"{path} is not there.")
+    check(exercise, path, folder, set())
     return importlib.util.spec_from_file_location(exercise, path)
 
 
 def load(exercise, folder=HERE):
     """The function of exNN_name.py in this folder, as Recorded; Wrong where there is none."""
     folder, name = Path(folder).resolve(), exercise[len("ex01_"):]
-    found = spec(exercise, folder)
-    sys.meta_path.insert(0, Answers(folder))
     for place in (str(folder), str(ROOT)):  # last, so that no file of a reader hides a library
         if place not in sys.path:
             sys.path.append(place)
+    found = spec(exercise, folder)
+    sys.meta_path.insert(0, Answers(folder))
     module = sys.modules[exercise] = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
     function = getattr(module, name, None)

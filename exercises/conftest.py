@@ -15,7 +15,10 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 os.environ["HF_HUB_OFFLINE"] = "1"
-sys.path.extend(str(folder) for folder in (HERE, HERE.parent) if str(folder) not in sys.path)
+# Last, so that no file of a reader hides a library: pytest has put this folder first.
+OURS = [str(HERE), str(HERE.parent)]
+sys.path[:] = [place for place in sys.path if place != OURS[0]]
+sys.path.extend(place for place in OURS if place not in sys.path)
 
 import attempts  # noqa: E402
 from expected import Wrong  # noqa: E402

@@ -36,23 +36,26 @@ SECONDS = 25  # a run of that size and its evaluation, on two idle cores
 # Its defaults.
 GRAIL = SimpleNamespace(as_released=False, activation="embeddings", reweight="wrong")
 BASELINES = {"grail": grail.credit(GRAIL), "grpo": uniform}
+COLUMNS = {"name", "a", "b", "difference", "low", "high", "verdict", "needed"}  # that are shown
 BOARD = Path(__file__).resolve().parent.parent / "runs" / "board"
 
 
 def finished(name, seed):
-    """Has this run done its steps and been graded?"""
+    """Has this run done its steps? `evaluate` makes what is missing of its graded samples."""
     try:
         summary = json.loads((BOARD / f"{name}-seed{seed}" / "summary.json").read_text("utf-8"))
         return summary["step"] == STEPS
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):  # gone or damaged
         return False
 
 
 def run(name, seed, credit, held_out):
     """Train and grade one credit from one seed; returns its file of graded samples."""
     folder = BOARD / f"{name}-seed{seed}"
+    # No pages of single steps: for those a run of GRAIL needs the flags of grail.py.
     config = parse(flags(name, ""), ["--steps", str(STEPS), "--seed", str(seed),
-                                     "--eval-problems", "0", "--name", str(folder)])
+                                     "--eval-problems", "0", "--pages-every", "0",
+                                     "--name", str(folder)])
     if not finished(name, seed):
         shutil.rmtree(folder, ignore_errors=True)  # the half of a run that was stopped
         try:
@@ -69,10 +72,22 @@ def run(name, seed, credit, held_out):
 
 
 def entries():
-    """The board's rows, one a credit."""
-    path = BOARD / "board.jsonl"
-    return [json.loads(line) for line in path.read_text("utf-8").split("\n") if line] \
-        if path.exists() else []
+    """The board's rows, one a credit. Raises BadInput for a line that is none, half a line say."""
+    path, rows = BOARD / "board.jsonl", []
+    text = path.read_text("utf-8", "replace") if path.exists() else ""
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line:
+            continue
+        try:
+            row = json.loads(line)
+            whole = COLUMNS <= row.keys()
+        except (ValueError, AttributeError):
+            whole = False
+        if not whole:
+            raise BadInput(f"{path}, line {number}: it is no entry of the board; delete the line "
+                           "and enter that attempt again.")
+        rows.append(row)
+    return rows
 
 
 def enter(row):

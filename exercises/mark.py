@@ -8,9 +8,9 @@ of marks that passed. It is empty if nothing was handed in or the function is st
 stub. What a stub is does not depend on the files of this folder, which may hold answers.
 
 Each exercise of each student runs in its own process, in an empty folder, for at most --seconds and
-8 GiB. Code that fails, hangs, exits or prints without end only costs its own author marks. This is
-not a sandbox: the code runs with your rights. If you do not trust the authors, run this in a
-container or under a separate account.
+8 GiB of data. Code that fails, hangs, exits or prints without end only costs its own author marks.
+This is not a sandbox: the code runs with your rights. If you do not trust the authors, run this in
+a container or under a separate account.
 """
 import argparse
 import ast
@@ -30,35 +30,43 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from attempts import EXERCISES, HERE, ROOT, SIZE, is_stub, source_of  # noqa: E402
 
 KEPT = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "SYSTEMROOT", "PYTHONPATH")
-# As a child of this shell, a submission that kills its parent kills the shell. Kilobytes of memory,
-# blocks of a file, seconds of a processor; systems that lack one of them go without.
-SHELL = 'ulimit -v 8388608; ulimit -f 20000; ulimit -t "$0"; "$@"; exit $?'
+# As a child of this shell, a submission that kills its parent kills the shell. Kilobytes of data,
+# blocks of a file, seconds of a processor; systems that lack one of them go without. Data, not
+# addresses (-v): PyTorch with CUDA reserves tens of GiB of addresses that it never fills.
+SHELL = 'ulimit -d 8388608; ulimit -f 20000; ulimit -t "$0"; "$@"; exit $?'
 TOTAL = {exercise: [node.name for node in ast.parse(
     (HERE / f"test_{exercise}.py").read_text("utf-8")).body
     if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
     for exercise in EXERCISES}
 
 
-def find(folder, exercise):
-    """The file of this exercise below a student's folder, the least deep; or None."""
+def python_files(folder):
+    """(depth, path) of the .py files below a folder, the least deep first."""
     found = []
     for place, folders, files in os.walk(folder, followlinks=False):
         depth = len(Path(place).relative_to(folder).parts)
-        folders[:] = [] if depth >= 5 else sorted(x for x in folders if not x.startswith("."))
-        for name in files:
-            if name.startswith(exercise[:4]) and name.endswith(".py"):
-                found.append((name != f"{exercise}.py", depth, name, Path(place) / name))
+        folders[:] = [] if depth >= 5 else [name for name in folders if not name.startswith(".")]
+        found += [(depth, Path(place) / name) for name in files if name.endswith(".py")]
+    return sorted(found)
+
+
+def find(folder, exercise):
+    """The file of this exercise below a student's folder, the least deep; or None."""
+    found = [(path.name != f"{exercise}.py", depth, path.name, path)
+             for depth, path in python_files(folder) if path.name.startswith(exercise[:4])]
     return min(found)[3] if found else None
 
 
 def copy(student, path, exercise, folder):
     """The attempt under its proper name, and what it may import: the student's other answers and
-    the Python files that stand beside it."""
+    the Python files beside it, in sub-folders too."""
     answers = {f"{name}.py": find(student, name) for name in EXERCISES}
-    beside = {other.name: other for other in sorted(path.parent.glob("*.py"))[:50]}
+    beside = {str(other.relative_to(path.parent)): other
+              for _, other in python_files(path.parent)[:50]}
     for name, other in (beside | answers).items():
         plain = other and other.is_file() and not other.is_symlink()
         if plain and other.stat().st_size <= SIZE and os.access(other, os.R_OK):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(other, folder / name)
     shutil.copyfile(path, folder / f"{exercise}.py")
 
@@ -168,8 +176,11 @@ def main():
     for path in everything:
         if path not in students:
             print(f"left out, no folder: {cell(path.name)}")
-    if args.feedback:
-        args.feedback.mkdir(parents=True, exist_ok=True)
+    try:
+        if args.feedback:
+            args.feedback.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--feedback {args.feedback}: {error.strerror}; give another name.")
     try:
         file = open(args.csv, "x", newline="", encoding="utf-8", errors="backslashreplace")
     except OSError as error:

@@ -79,9 +79,11 @@ def test_the_rewards_are_left_as_they_were(attempt):
 
 def test_any_number_of_problems_completions_and_rewards(attempt):
     """Rewards need not be 0 and 1, a group may have one member, and 1e-6 is added to the std, not
-    to the variance: that shows where rewards are almost equal."""
+    to the variance: that shows where rewards are almost equal. Almost equal is not equal, so such a
+    group does not get 0."""
     generator = torch.Generator().manual_seed(1)
-    batches = [torch.tensor([[0.0, 2e-5], [3.0, 1.0]]), torch.tensor([[0.7], [0.2]])]
+    batches = [torch.tensor([[0.0, 2e-5], [3.0, 1.0]]), torch.tensor([[0.7], [0.2]]),
+               torch.tensor([[0.5, 0.5 + 2 ** -18], [0.0, 5e-7]])]
     for N, G in ((1, 2), (3, 8), (5, 3), (2, 16)):
         binary = torch.randint(2, (N, G), generator=generator).float()
         batches += [binary, torch.randn(N, G, generator=generator) * 3 - 1]

@@ -46,9 +46,10 @@ def test_the_temperature_divides_the_logits(attempt):
 
 def test_large_logits_do_not_overflow(attempt):
     """exp(1000) is infinite and exp(-1000) is 0, so log(softmax) gives -inf or NaN. log_softmax
-    subtracts the largest logit first and gives -1000."""
-    logits = torch.tensor([[[1000.0, 0.0], [0.0, 0.0]]])
-    expect(attempt(logits, torch.tensor([[0, 1]]), 1), [[-1000.0]])
+    subtracts the largest logit of each position first and gives -1000. The largest of all would
+    make the next position's 0 and 0 underflow."""
+    logits = torch.tensor([[[1000.0, 0.0], [0.0, 0.0], [0.0, 0.0]]])
+    expect(attempt(logits, torch.tensor([[0, 1, 0]]), 1), [[-1000.0, -math.log(2)]])
 
 
 def test_the_gradient_flows_and_the_last_position_has_none(attempt):

@@ -51,7 +51,7 @@ def check(attempt, more):
     rows, spans = (MORE_ROWS, MORE) if more else (ROWS, SPANS)
     _, _, forward = example(**rows)
     s, slopes, own = truth(more)
-    expect(attempt(forward, spans), s, tolerance=1e-3, mistakes={
+    expect(attempt(forward, spans), s, tolerance=1e-4, mistakes={
         "this is the norm of the gradient, not yet multiplied by e": slopes.norm(dim=-1),
         "the products are summed, not put under a norm": (slopes * own).sum(-1).abs(),
         "the products are summed, not put under a norm, and keep their sign":

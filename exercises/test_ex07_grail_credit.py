@@ -11,7 +11,7 @@ NONE = (-1, -1, -1, -1)
 
 def by_loops(s, mask, spans, advantages, mistake=""):
     """The definition, a row and a token at a time. A mistake is made on purpose, for messages:
-    one of sample, everything, early, padded, boxless."""
+    one of sample, everything, early, padded, boxless, least."""
     rows = []
     for i, (start, content, close, _) in enumerate(spans.tolist()):
         n = int(mask[i].sum())
@@ -19,7 +19,9 @@ def by_loops(s, mask, spans, advantages, mistake=""):
         if (start >= 2 or mistake == "boxless") and advantages[i] <= 0:
             seen = {"early": start, "padded": len(s[i])}.get(mistake, n)
             largest = max(max(s[i, :seen].double().tolist()), 1e-30)
-            logs = [math.log(x + 1e-8 * largest) for x in s[i, :n].double().tolist()]
+            floor = 1e-8 * largest
+            logs = [math.log(max(x, floor) if mistake == "least" else x + floor)
+                    for x in s[i, :n].double().tolist()]
             used = logs if mistake == "everything" else logs[:start]
             mean = sum(used) / len(used)
             variance = sum((x - mean) ** 2 for x in used) / (len(used) - (mistake == "sample"))
@@ -54,10 +56,15 @@ def test_by_hand(attempt):
 
 def test_the_scale_of_the_saliency_does_not_matter(attempt):
     """A sure answer has a small J, and so small saliencies everywhere. The log turns a scale into a
-    shift, which the mean takes away. A floor of 1e-8 itself, not of the largest s, would not."""
+    shift, which the mean takes away. A floor of 1e-8 itself, not of the largest s, would not. With
+    a token that the answer ignores, a floor of 1e-15 would not either."""
+    ignored = [0.0] + RISING[1:] + [0.0] * 3
+    case = torch.tensor([ignored]), torch.ones(1, 7).bool(), torch.tensor([[4, 5, 6, 7]])
     for scale in (1e-4, 1e4, 1e-9):
         expect(weights(attempt, [scale * x for x in RISING] + [0.0] * 3, (4, 5, 6, 7)),
                [W + [1, 5, 1]])
+        expect(weights(attempt, [scale * x for x in ignored], (4, 5, 6, 7)),
+               by_loops(*case, torch.tensor([-0.5])), 1e-3)
 
 
 def test_padding_gets_nothing_and_changes_nothing(attempt):
@@ -90,8 +97,10 @@ def test_rows_that_stay_as_they_are(attempt):
 
 
 def test_advantage_zero_is_reweighted(attempt):
-    """It did no better than its group: A > 0 is the exception, not A >= 0."""
-    expect(weights(attempt, RISING + [0.0] * 3, (4, 5, 6, 7), A=0.0), [W + [1, 5, 1]])
+    """It did no better than its group: A > 0 is the exception, not A >= 0. The sign decides,
+    however small A is."""
+    for A, right in ((0.0, W + [1, 5, 1]), (-1e-7, W + [1, 5, 1]), (1e-7, [1.0] * 7)):
+        expect(weights(attempt, RISING + [0.0] * 3, (4, 5, 6, 7), A=A), [right])
 
 
 def test_equal_saliencies_give_exactly_one(attempt):
@@ -118,12 +127,17 @@ def test_a_token_that_the_answer_ignores(attempt):
 
 def test_the_floor_takes_the_largest_s_of_the_whole_completion(attempt):
     """The floor is 1e-8 times the largest s of the whole completion, the box included, although
-    mean and std are over the tokens before the box. Here the box's first token has the largest."""
+    mean and std are over the tokens before the box. Here the box's first token has the largest. It
+    is added to every s: in the second row one s is just as large as the floor."""
     s = [0.0, 0.01, 0.02, 0.04, 10.0, 1.0, 0.0]
     case = torch.tensor([s]), torch.ones(1, 7).bool(), torch.tensor([[4, 5, 6, 7]])
     A = torch.tensor([-0.5])
     expect(weights(attempt, s, (4, 5, 6, 7)), by_loops(*case, A), 1e-3, mistakes={
         "the floor is made of the largest s before the box": by_loops(*case, A, mistake="early")})
+    s[1] = 1e-7
+    case = torch.tensor([s]), *case[1:]
+    expect(weights(attempt, s, (4, 5, 6, 7)), by_loops(*case, A), 1e-3, mistakes={
+        "the floor is the least value, and is not added": by_loops(*case, A, mistake="least")})
 
 
 def test_all_saliencies_are_zero(attempt):

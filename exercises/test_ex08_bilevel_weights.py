@@ -5,10 +5,11 @@ import torch
 from expected import expect, expect_unchanged
 
 
-def by_loops(scores, q=0.25, beta=1.0, tau=None, floor=0.1, log=math.log1p, renormalise=True):
+def by_loops(scores, q=0.25, beta=1.0, tau=None, floor=0.1, log=math.log1p, renormalise=True,
+             added=0.0):
     """The definition in plain Python. What stands after beta: the mistakes, for the messages."""
     z = [log(x) for x in scores]
-    spread = max(z) - min(z)
+    spread = max(z) - min(z) + added
     n = [(x - min(z)) / spread if spread else 0.0 for x in z]
     place = q * (len(n) - 1)
     low, ordered = int(place), sorted(n)
@@ -65,6 +66,18 @@ def test_scores_of_very_unequal_size(attempt):
     expect(weights(attempt, scores), [.100178, .368512, .733393, 1.007362, 1.019297, 1.041620,
                                       1.098868, 1.172674, 1.454527, 2.003569], 1e-5,
            mistakes(scores))
+
+
+def test_scores_far_below_one(attempt):
+    """OAR-G's signals are about 1e-9. log(1 + I) is almost I then, and max z - min z is smaller
+    than the 1e-8 that one adds elsewhere. So nothing is added here, and small is not equal."""
+    for scores in ([1e-9, 2e-9, 3e-9, 5e-9], [4e-8, 1e-9, 0.0, 2e-8, 7e-9, 5e-7]):
+        for q, beta in ((0.25, 1.0), (0.4, 2.0)):
+            expect(weights(attempt, scores, q, beta), by_loops(scores, q, beta), 1e-3, mistakes={
+                "1e-8 is added to max z - min z": by_loops(scores, q, beta, added=1e-8),
+                "1e-6 is added to max z - min z": by_loops(scores, q, beta, added=1e-6),
+                "scores that are almost equal are taken for equal": [1.0] * len(scores)
+            } | mistakes(scores, q, beta))
 
 
 def test_equal_scores_and_a_single_token_keep_weight_one(attempt):

@@ -256,6 +256,30 @@ def grail_credit(s, mask, spans, advantages):
     w = torch.where((t >= content) & (t < close), 5.0, w)
     return torch.where((start >= 2) & (advantages[:, None] <= 0), w, 1.0) * mask
 """],
+    "ex08_bilevel_weights": ["""
+def bilevel_weights(scores, q=0.25, beta=1.0):
+    z = torch.log(1 + scores)
+    n = z - z.min()
+    if n.max() > 0:
+        n = n / n.max()
+    ordered, place = n.sort().values, q * (len(n) - 1)
+    below = int(place)
+    above = min(below + 1, len(n) - 1)
+    tau = torch.lerp(ordered[below], ordered[above], place - below)
+    w = [max(x / (tau + 1e-8), x.new_tensor(0.1)) if x < tau
+         else 1 + beta * (x - tau) / (1 - tau + 1e-8) for x in n]
+    w = torch.stack(w)
+    return w / w.mean()
+""", """
+def bilevel_weights(scores, q=0.25, beta=1.0):
+    z = torch.log1p(scores.double())
+    low, high = z.aminmax()
+    n = ((z - low) / (high - low)).nan_to_num(0.0)
+    tau = torch.quantile(n, q).item()
+    w = 1 + beta * (n - tau) / (1 - tau + 1e-8)
+    w[n < tau] = (n[n < tau] / (tau + 1e-8)).clamp_min(0.1)
+    return w * w.numel() / w.sum()
+"""],
     "ex09_score": ["""
 def score(model, prompts, completions, pad_id):
     T = max(map(len, completions))
@@ -316,6 +340,9 @@ EDITS = {
         ("if scale_by_std", "if False"), ("std + 1e-6", "std"), ("std + 1e-6", "std ** 2 + 1e-6"),
         ("(std + 1e-6)", "(std ** 2 + 1e-6).sqrt()"), ("std + 1e-6", "std + 1e-4"),
         (EQUAL, "rewards.sum(1, keepdim=True) == 0"), (EQUAL, f"{STD} < 1e-3"),
+        (EQUAL, f"{STD} < 1e-6"), ("std + 1e-6", "std.clamp(min=1e-6)"),
+        (EQUAL, "torch.isclose(rewards, rewards[:, :1]).all(1, keepdim=True)"),
+        (EQUAL, "rewards.amax(1, keepdim=True) - rewards.amin(1, keepdim=True) < 1e-6"),
         (EQUAL, "((rewards == 0) | (rewards == 1)).all(1, keepdim=True) & "
                 "((rewards.mean(1, keepdim=True) == 0) | (rewards.mean(1, keepdim=True) == 1))")],
     "ex02_completion_logprobs": [
@@ -326,6 +353,8 @@ EDITS = {
         ("log_softmax(-1)", "softmax(-1).clamp(min=1e-10).log()"),
         ("log_softmax(-1)", "softmax(-1).add(1e-9).log()"),
         ("logits.log_softmax(-1)", "logits - logits.exp().sum(-1, keepdim=True).log()"),
+        ("logits.log_softmax(-1)", "(lambda x: x - x.exp().sum(-1, keepdim=True).log())"
+                                   "(logits - logits.max())"),
         ("logits.log_softmax", "logits.detach().log_softmax"), (TARGETS, f"-{TARGETS}"),
         (TARGETS, TARGETS.replace("squeeze(2)", "squeeze()")), (TARGETS, f"{TARGETS}.sum(1)"),
         (TARGETS, "log_p[:, :-1].gather(2, ids[:, 1:, None]).squeeze(2)"),
@@ -397,6 +426,7 @@ EDITS = {
         (NORM, "(g * e.detach()).pow(2).sum(-1)"),
         (NORM, "g.norm(dim=-1) * e.detach().norm(dim=-1)"),
         (NORM, "(g * e.detach()).abs().mean(-1)"), (NORM, "(g * e).norm(dim=-1)"),
+        (NORM, "((g * e.detach()).norm(dim=-1) + 1e-3) * (g != 0).any(-1)"),
         (NORM, "(g * e.detach()).norm(dim=1)"), (NORM, "(g * (g * e.detach())).norm(dim=-1)"),
         ("s.gather(1, forward.position)", "s[:, :forward.logprobs.shape[1]]"),
         ("s.gather(1, forward.position)", "s.gather(1, forward.position - 1)"),
@@ -419,6 +449,12 @@ EDITS = {
         ("row[mask[i]].max().clamp(min=1e-22)", "row[mask[i]].max()"),
         ("row[mask[i]].max()", "row.max()"), ("row[mask[i]].max()", "s[mask].double().max()"),
         ("row[mask[i]].max()", "row[:start].max()"),
+        ("row[:start] + floor", "row[:start].clamp(min=floor)"),
+        ("row[:start] + floor", "torch.maximum(row[:start], floor)"),
+        ("1e-8 * row[mask[i]].max().clamp(min=1e-22)", "(1e-8 * row[mask[i]].max() + 1e-12)"),
+        ("1e-8 * row[mask[i]].max().clamp(min=1e-22)", "(1e-8 * row[mask[i]].max() + 1e-15)"),
+        ("advantages[i] > 0", "advantages[i] > 1e-6"), ("advantages[i] > 0", "advantages[i] > 0.1"),
+        ("advantages[i] > 0", "advantages[i] > -1e-6"),
         ("row[mask[i]].max()", "s.double().max()"), ("row[:start]", "row[1:start + 1]"),
         ("(logs.var(unbiased=False) + 1e-8).sqrt()", "(logs.std(unbiased=False) + 1e-8)"),
         ("(logs.var(unbiased=False) + 1e-8).sqrt()", "logs.std(unbiased=False)"),
@@ -451,7 +487,12 @@ EDITS = {
         ("w * len(w) / w.sum()", "w / w.sum()"), (BOOST, "1 + beta * n"), (BOOST, "1 + beta"),
         (BOOST, "1 + beta * (n - tau)"), (BOOST, "1 + (n - tau) / (1 - tau + 1e-8)"),
         (BOOST, "beta * (n - tau) / (1 - tau + 1e-8)"), (BOOST, "1 + beta * (n - tau) / (1 - tau)"),
-        ("n < tau, low, high", "n > tau, low, high")],
+        ("n < tau, low, high", "n > tau, low, high"),
+        ("/ spread if", "/ (spread + 1e-8) if"), ("/ spread if", "/ (spread + 1e-6) if"),
+        ("/ spread if", "/ (spread + 1e-10) if"), ("/ spread if", "/ spread.clamp(min=1e-8) if"),
+        ("spread > 0", "spread > 1e-8"), ("spread > 0", "not torch.allclose(z, z[:1])"),
+        ("scores.log1p()", "scores.clamp(min=1e-8).log1p()"),
+        ("scores.log1p()", "(1 + scores.float()).log()")],
     "ex09_score": [
         (", position_ids=places", ""), (POSITIONS, "seen.cumsum(1)"),
         (POSITIONS, "seen.cumsum(1) - 1"), ("attention_mask=seen, ", ""),
@@ -622,9 +663,12 @@ CHEATS = {
     "ex04_pass_at_k": ["import intervals", "pass_at_k = __import__('intervals').pass_at_k"],
     "ex05_answer_span": ["from saliency import answer_span", "import verify"],
     "ex06_gradient_activation": ["def f():\n    from saliency import gradient_activation as g"],
-    "ex07_grail_credit": ["import importlib", "from grail import grail_credit"],
+    "ex07_grail_credit": ["import importlib", "from grail import grail_credit",
+                          "from results.arms import grail_credit", "import results",
+                          "import data.make_tiny, docs.slips, tools.mutate"],
     "ex08_bilevel_weights": ["import oar, torch", "exec('import oar')"],
-    "ex09_score": ["from solutions import score", "import rollout, grpo"],
+    "ex09_score": ["from solutions import score", "import rollout, grpo",
+                   "from ex10_your_own_credit import score"],
     "ex10_your_own_credit": ["from solutions import your_own_credit", "import conftest"]}
 
 
@@ -633,6 +677,38 @@ def test_another_s_function_is_no_answer(name):
     """The project's own, the marks' oracle, and ways around."""
     for line in CHEATS[name]:
         assert attempts.refusal(name, line + "\n" + RIGHT[name]), line
+
+
+@pytest.mark.parametrize("text", [
+    "def f(logits):\n    input = logits / 2\n    return input", "def f(input): return input(1)",
+    "def f(*, open=1, **eval): return open, eval", "f = lambda compile: compile + 1",
+    "def f():\n    for input in (1, 2):\n        print(input)", "x = [input for input in 'ab']",
+    "def f(m):\n    with m as open:\n        return open", "import math as input\ny = input.pi",
+    "from math import pi as open\ndef f(): return open", "def compile(x): return x\ny = compile(1)",
+    "input = 1\ndef f():\n    return lambda: input", "def f():\n    (open := 1)\n    return open",
+    "def f():\n    eval = 1\n    def g(): return eval\n    return g()",
+    "class A:\n    input = 1\n    y = input", "def f(x): return x.open() + x.compile",
+    "def f():\n    try: pass\n    except ValueError as input: print(input)",
+    "x = {'input': 'open'}",
+    "def f(x):\n    match x:\n        case [input, *open]: return input, open"])
+def test_a_variable_may_have_a_builtin_s_name(text):
+    """`input = logits / temperature` once earned 0 of 5: "Line 3 uses input"."""
+    assert attempts.refusal("ex02_completion_logprobs", text) is None
+
+
+@pytest.mark.parametrize("text, line, name", [
+    ("x = open('a')", 1, "open"), ("def f(input): return input\nx = input()", 2, "input"),
+    ("x = 1\ndef f():\n    return [open(x) for x in 'ab']", 3, "open"),
+    ("eval = eval\ny = eval('1')", 1, "eval"), ("def f(g=exec): g('x')", 1, "exec"),
+    ("def f():\n    g = eval\n    g('1')", 2, "eval"),
+    ("class A:\n    input = 1\n    def f(self): return input()", 3, "input"),
+    ("class A:\n    x = open", 2, "open"), ("@compile\ndef f(): pass", 1, "compile"),
+    ("def f():\n    def g():\n        return lambda: breakpoint()", 3, "breakpoint"),
+    ("def f(x):\n    open = x\n\ndef g(x):\n    return open(x)", 5, "open"),
+    ("y = open('a')\nopen = 1", 1, "open"), ("z = __import__('grpo')", 1, "__import__")])
+def test_a_builtin_itself_stays_refused(text, line, name):
+    refused = attempts.refusal("ex02_completion_logprobs", text)
+    assert refused == f"Line {line} uses {name}, and an answer needs none of it."
 
 
 def pytest_of(*arguments, cwd=ROOT):
@@ -684,6 +760,9 @@ def test_a_name_that_is_none_is_said():
 def test_an_answer_that_cannot_be_parsed_is_told_the_line(tmp_path):
     (tmp_path / "ex01_group_advantages.py").write_text("import torch\n\nx = (1,\n")
     with pytest.raises(attempts.Wrong, match=r"no Python: .* line 3:\n    x = \(1,$"):
+        attempts.load("ex01_group_advantages", tmp_path)
+    (tmp_path / "ex01_group_advantages.py").write_text("\n\nx = open\n")  # the file's own count
+    with pytest.raises(attempts.Wrong, match="Line 3 uses open"):
         attempts.load("ex01_group_advantages", tmp_path)
 
 
@@ -782,6 +861,37 @@ def test_a_folder_of_submissions_becomes_a_table(tmp_path):
     assert again.returncode == 2 and "give another name" in again.stderr
 
 
+@pytest.mark.parametrize("flag, name, reason", [
+    ("--feedback", "file", "File exists"), ("--feedback", "file/deep", "Not a directory"),
+    ("--csv", "file", "File exists"), ("--csv", "none/marks.csv", "No such file or directory")])
+def test_a_place_that_cannot_be_written_is_said(tmp_path, monkeypatch, capsys, flag, name, reason):
+    """Before anything is marked. --feedback once ended in a traceback."""
+    import mark
+    (tmp_path / "class" / "ann").mkdir(parents=True)
+    (tmp_path / "file").write_text("mine")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["mark.py", "class", flag, name])
+    with pytest.raises(SystemExit) as stopped:
+        mark.main()
+    said = capsys.readouterr().err
+    assert stopped.value.code == 2 and f"error: {flag} {name}: {reason}; give another name." in said
+    assert (tmp_path / "file").read_text() == "mine" and not (tmp_path / "marks.csv").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems count memory in another way")
+def test_the_limit_is_on_data_and_not_on_addresses():
+    """PyTorch with CUDA could not be imported under a limit on addresses. mmap stands for it."""
+    import mark
+
+    def ends(code):
+        return subprocess.run(["sh", "-c", mark.SHELL, "60", sys.executable, "-c", code],
+                              capture_output=True, text=True)
+    reserved = ends("import mmap; mmap.mmap(-1, 2**36, mmap.MAP_PRIVATE, mmap.PROT_READ)")
+    assert reserved.returncode == 0, reserved.stderr
+    filled = ends("bytearray(9 * 2**30)")  # refused before a page of it is touched
+    assert filled.returncode == 1 and filled.stderr.endswith("MemoryError\n")
+
+
 @pytest.fixture(scope="module")
 def solved(tmp_path_factory):
     """A reader's checkout: exercise 1 and 10 solved, 7 half, 3 by importing it, 5 no Python."""
@@ -790,8 +900,10 @@ def solved(tmp_path_factory):
         shutil.copy(path, tree)
     for folder in ("engine", "exercises"):
         shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    (tree / "tests").mkdir()
-    shutil.copy(__file__, tree / "tests")
+    this = Path(__file__)  # of tests/ it is enough
+    for path in [this, *(path for path in ROOT.glob("*/*.py") if path.parent != this.parent)]:
+        (tree / path.parent.name).mkdir(exist_ok=True)
+        shutil.copy(path, tree / path.parent.name)
     for name in ("ex01_group_advantages", "ex10_your_own_credit"):
         answer(tree / "exercises", name, RIGHT[name])
     answer(tree / "exercises", "ex07_grail_credit", stub("ex07_grail_credit", "") + "x = 1\n")
@@ -883,6 +995,123 @@ def test_an_answer_imports_the_answers_of_its_own_folder(tmp_path, loading):
         attempts.load("ex04_pass_at_k", tmp_path)
 
 
+TAKEN = "from grpo import group_advantages\n"
+# The files beside an answer to exercise 1 -> which of them is refused, and what for. The answer
+# imports the first one.
+BESIDE = [
+    ({"helper": TAKEN}, "helper.py", PROJECT_S),
+    ({"helper": "def group_advantages(*a):\n    " + TAKEN}, "helper.py", PROJECT_S),
+    ({"first": "from second import *\n", "second": "import first\n" + TAKEN}, "second.py",
+     PROJECT_S),
+    ({"helper": "import os\n"}, "helper.py", "It imports os,"),
+    ({"helper": "x = eval('1')\n"}, "helper.py", "Line 1 uses eval"),
+    ({"helper": "def f(:\n"}, "helper.py is no Python", "line 1"),
+    ({"mine/inner": TAKEN}, "inner.py", PROJECT_S),
+    ({"mine/__init__": "from .inner import *\n", "mine/inner": TAKEN}, "inner.py", PROJECT_S),
+    ({"mine/__init__": "", "mine/deep/__init__": TAKEN}, "__init__.py", PROJECT_S),
+    ({"data": TAKEN}, "data.py", PROJECT_S),
+    ({"ex10_your_own_credit": TAKEN}, "ex01_group_advantages.py",
+     "It imports ex10_your_own_credit, which may use the project's own code."),
+    ({"helper": "import ex10_your_own_credit\n", "ex10_your_own_credit": ""}, "helper.py",
+     "It imports ex10_your_own_credit,"),
+    ({"results/__init__": TAKEN}, "ex01_group_advantages.py", "It imports results,")]
+
+
+def beside(folder, files):
+    """An answer to exercise 1 that imports the first of these files, with all of them beside it."""
+    module = next(iter(files)).removesuffix("/__init__").replace("/", ".")
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.py").write_text(text)
+    answer(folder, "ex01_group_advantages", RIGHT["ex01_group_advantages"]
+           + f"\ndef later():\n    import {module}\n")
+
+
+@pytest.mark.parametrize("files, named, reason", BESIDE)
+def test_a_file_of_the_author_obeys_the_answer_s_rules(tmp_path, loading, files, named, reason):
+    """One line in a second file once earned all marks: `from grpo import group_advantages`."""
+    beside(tmp_path, files)
+    with pytest.raises(expected.Wrong) as error:
+        attempts.load("ex01_group_advantages", tmp_path)
+    assert str(error.value).startswith(named) and reason in str(error.value)
+
+
+@pytest.mark.parametrize("files", [
+    {"helper": "import torch\nfrom second import x\n", "second": "import helper\nx = 1\n"},
+    {"mine/__init__": "from .grpo import x\n", "mine/grpo": "x = 1\n"},
+    {"mine/inner": "from ex01_group_advantages import group_advantages\n"},
+    {"torch": "raise SystemExit\n" + TAKEN}, {"typing": "raise SystemExit\n" + TAKEN},
+    {"wave": "raise SystemExit\n" + TAKEN},
+    {"data": "def rows(): return 1\n", "unused": TAKEN}, {"tools": "import math\n"}])
+def test_a_file_of_the_author_may_help(tmp_path, loading, files):
+    """A library wins against a file of its name, which is never read. A file beside the answer that
+    nobody imports is nobody's business."""
+    beside(tmp_path, files)
+    found = attempts.load("ex01_group_advantages", tmp_path)
+    sys.modules["ex01_group_advantages"].later()
+    assert list(failures("ex01_group_advantages", found)) == []
+    assert not Path(sys.modules["torch"].__file__).is_relative_to(tmp_path)
+    for name in {name.split("/")[0] for name in files} - {"torch", "typing", "wave"}:
+        sys.modules.pop(name, None)
+
+
+def test_each_exercise_has_its_own_rules(tmp_path, loading):
+    """10 may use the project, through a file of its own as well; 6 may import 5, which uses toy."""
+    (tmp_path / "helper.py").write_text(TAKEN)
+    answer(tmp_path, "ex10_your_own_credit", "import helper\n" + RIGHT["ex10_your_own_credit"])
+    answer(tmp_path, "ex05_answer_span", RIGHT["ex05_answer_span"])
+    answer(tmp_path, "ex06_gradient_activation", "from ex05_answer_span import answer_span\n"
+           + RIGHT["ex06_gradient_activation"])
+    answer(tmp_path, "ex01_group_advantages", "from helper import group_advantages\n")
+    for name in ("ex10_your_own_credit", "ex06_gradient_activation"):
+        attempts.load(name, tmp_path)
+    with pytest.raises(expected.Wrong, match="^helper.py is no answer.\nIt imports grpo"):
+        attempts.load("ex01_group_advantages", tmp_path)
+    sys.modules.pop("helper", None)
+
+
+def test_a_class_s_copies_hold_what_the_answer_imports(tmp_path):
+    """mark.py marks a copy. Without the sub-folders, an answer would be right here and wrong there;
+    what a link leads to is not copied."""
+    import mark
+    student, work = tmp_path / "ann", tmp_path / "work"
+    for number, (files, _, _) in enumerate(BESIDE):
+        beside(student / str(number), files)
+        os.symlink(ROOT, student / str(number) / "link")
+        mark.copy(student, student / str(number) / "ex01_group_advantages.py",
+                  "ex01_group_advantages", work / str(number))
+        for name in files:
+            copied = (work / str(number) / f"{name}.py").read_text("utf-8")
+            assert copied == files[name] or name.startswith("ex10")
+        assert not (work / str(number) / "link").exists()
+
+
+@pytest.mark.slow
+def test_both_commands_refuse_what_a_second_file_takes(tmp_path):
+    """As they are typed, and a torch.py of the reader's stops neither."""
+    student = tmp_path / "class" / "ann"
+    beside(student, {"mine/inner": TAKEN})
+    (student / "torch.py").write_text("raise SystemExit")
+    says = "inner.py is no answer.\n" + PROJECT_S
+    status, text = pytest_of(f"--attempts={student}", "-k", "ex01")
+    assert status == 1 and says in text
+    subprocess.run([sys.executable, str(FOLDER / "mark.py"), str(student.parent), "--csv",
+                    str(tmp_path / "marks.csv"), "--feedback", str(tmp_path)], timeout=300)
+    assert says in (tmp_path / "ann.txt").read_text("utf-8")
+
+
+@pytest.mark.slow
+def test_a_reader_s_file_hides_no_library_in_this_folder(solved):
+    """Python would take exercises/torch.py for torch, because pytest puts that folder first."""
+    path = solved / "exercises" / "torch.py"
+    path.write_text("raise SystemExit('mine')")
+    try:
+        status, text = pytest_of("-k", "ex01", cwd=solved)
+    finally:
+        path.unlink()
+    assert status == 0 and "7 of 7 marks  done" in text
+
+
 def test_the_board_can_be_opened(monkeypatch, tmp_path, loading):
     """Its baselines are made while it is imported, from settings that grail.py may rename."""
     import leaderboard
@@ -896,6 +1125,45 @@ def test_the_board_can_be_opened(monkeypatch, tmp_path, loading):
     monkeypatch.setattr(leaderboard, "BOARD", tmp_path / "board")
     with pytest.raises(leaderboard.BadInput, match="It imports solutions, which is the project's"):
         leaderboard.main()
+
+
+ROW = ('{"name": "grpo", "a": 0.5, "b": 0.5, "difference": 0.0, "low": 0, "high": 0, '
+       '"verdict": "B x", "needed": 9}\n')
+
+
+@pytest.mark.parametrize("text, line", [
+    (ROW + ROW[:40], 2), (ROW[:-2], 1), ("\n" + ROW + "null\n", 3), (ROW + '{"name": "mine"}', 2),
+    ("[1]\n" + ROW, 1), (ROW + "\ufffd", 2)])
+def test_half_a_line_of_the_board_is_said(monkeypatch, tmp_path, text, line):
+    """It was left by a full disk or a kill, and once ended in a traceback."""
+    import leaderboard
+    monkeypatch.setattr(leaderboard, "BOARD", tmp_path)
+    (tmp_path / "board.jsonl").write_text(text, "utf-8")
+    with pytest.raises(leaderboard.BadInput) as error:
+        leaderboard.entries()
+    assert str(error.value).startswith(f"{tmp_path}/board.jsonl, line {line}: it is no entry")
+    (tmp_path / "board.jsonl").write_text(ROW + "\n" + ROW, "utf-8")
+    assert [row["name"] for row in leaderboard.entries()] == ["grpo", "grpo"]
+
+
+def test_a_run_of_the_board_that_is_damaged_is_made_again(monkeypatch, tmp_path):
+    """And it writes no page of a step, whatever STEPS is: a page of GRAIL's asks for flags that
+    only grail.py has."""
+    import leaderboard
+    seen = []
+
+    def train(config, credit):
+        seen.append(config)
+        raise NotImplementedError
+    monkeypatch.setattr(leaderboard, "BOARD", tmp_path)
+    monkeypatch.setattr(leaderboard, "train", train)
+    for text in ("", "[]", "null", '{"step": 3}', '{"st'):
+        (tmp_path / "grail-seed0").mkdir(exist_ok=True)
+        (tmp_path / "grail-seed0" / "summary.json").write_text(text)
+        assert not leaderboard.finished("grail", 0)
+        with pytest.raises(leaderboard.BadInput, match="no answer yet"):
+            leaderboard.run("grail", 0, None, [])
+    assert {config.pages_every for config in seen} == {0} and len(seen) == 5
 
 
 @pytest.mark.slow
