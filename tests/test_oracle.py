@@ -209,6 +209,7 @@ SHORT = ["--steps", "1", "--prompts", "4", "--group", "4", "--eval-problems", "0
          "--max-new-tokens", "48", "--warmup", "1"]
 
 
+@pytest.mark.slow
 def test_both_reach_a_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = {}

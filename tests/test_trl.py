@@ -428,7 +428,8 @@ def test_mistakes_are_one_sentence(tmp_path, monkeypatch, capsys):
     """A file that is not there, settings that TRL refuses, TRL not installed: no traceback."""
     (tmp_path / "trainer_state.json").write_text('{"global_step": 2}')
     for argv, reason in ((["--dataset", "no.jsonl"], "--dataset no.jsonl: there is no such file."),
-                         (["--num_generations", "7"], "7"), (["--model", "no/where/here"], "--model no/where/here"),
+                         (["--num_generations", "7"], "7"),
+                         (["--model", "no/where/here"], "--model no/where/here"),
                          (["--resume_from_checkpoint", "none"], "_checkpoint none: no checkpoint"),
                          (["--resume_from_checkpoint", str(tmp_path)], "has no weights")):
         with pytest.raises(errors.BadInput, match=reason):
