@@ -426,6 +426,7 @@ def write_a_step(folder, n=None, error=None):
     return disk.calls
 
 
+@pytest.mark.slow
 def test_a_full_or_read_only_disk_never_costs_the_last_checkpoint(tmp_path):
     """Every call that writes in a step refuses in turn. Each ends in one sentence; a whole
     checkpoint is found each time; and once there is room, the step is done and logged once."""

@@ -336,6 +336,7 @@ def lines(path):
     return [json.loads(line) for line in (path / "metrics.jsonl").open()]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_the_unbroken_one_bit_for_bit(runs):
     a, b = (load_file(runs / name / "checkpoint/model.safetensors") for name in ("whole", "half"))
     start = load_file(problems.HERE / "data/tiny/model.safetensors")
