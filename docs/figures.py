@@ -302,8 +302,8 @@ def blame(group):
 
 
 def forest():
-    """Every method minus GRPO, with 95 % intervals: each study's first family of
-    questions, by the measure that it tests."""
+    """Every method minus GRPO, with 95 % intervals: each study's first family of questions, by the
+    measure that it tests."""
     out = [text(24, 30, "Accuracy, method minus GRPO, in points", "head"),
            text(24, 50, "95 % intervals over seeds; filled: p < 0.05 after Holm's correction in "
                 "each family; curve: its mean", "small soft")]

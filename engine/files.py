@@ -52,6 +52,15 @@ def append(path, rows):
         os.fsync(file.fileno())
 
 
+def check_out(path):
+    """Raise BadInput, before the work and not after it, if `--out` cannot be written. A file that
+    is there stays as it is."""
+    try:
+        append(path, [])
+    except OSError as error:
+        raise BadInput(f"--out {path}: cannot write there ({error.strerror}).") from None
+
+
 def drop_steps_after(path, step):
     """Drop the lines of later steps, which will run again, and an incomplete last line.
 

@@ -48,7 +48,7 @@ import rollout
 import saliency
 from engine import graphs, memory
 from engine.errors import run_cli
-from engine.files import append
+from engine.files import check_out
 
 SHAPE = dict(vocab_size=151_936, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28,
              num_attention_heads=16, num_key_value_heads=8, head_dim=128)
@@ -207,7 +207,7 @@ def main(argv=None):
     args = parser.parse_args(argv)
     models.check_device(args.device)
     if args.out:
-        append(Path(args.out), [])  # fails here, and not after the first part
+        check_out(args.out)
     device, parts = torch.device(args.device), args.parts.split(",")
     cuda = device.type == "cuda"
     torch.manual_seed(0)

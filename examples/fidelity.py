@@ -46,7 +46,7 @@ import verify
 import vine
 from engine import seeds
 from engine.errors import BadInput, run_cli
-from engine.files import append
+from engine.files import check_out
 from engine.perturb import perturbation
 from intervals import bootstrap, middle95
 from logprobs import forward_pass
@@ -347,11 +347,8 @@ def main(argv=None):
         return print_toy()
     check(args)
     models.check_device(args.device)  # it is used late, and so is --out
-    try:
-        if args.out:
-            append(Path(args.out), [])
-    except OSError as error:
-        raise BadInput(f"--out {args.out}: cannot write there ({error.strerror}).") from None
+    if args.out:
+        check_out(args.out)
     began = time.time()
     model, tokenizer = problems.load_policy(args.model)
     rows = problems.load_problems(args.data, "test")[:args.problems]
@@ -407,11 +404,8 @@ def main(argv=None):
                  result["toward"]["raw"][i], result["toward"]["corrected"][i]]
         print(f"| {name} | " + " | ".join(map(cell, cells)) + " |")
     if args.out:
-        try:
-            text = json.dumps(without_nan(result), indent=1) + "\n"
-            Path(args.out).write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise BadInput(f"--out {args.out}: cannot write there ({error.strerror}).") from None
+        text = json.dumps(without_nan(result), indent=1) + "\n"
+        Path(args.out).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ import models
 import rollout
 from engine import graphs, memory
 from engine.errors import BadInput, run_cli
-from engine.files import append, write
+from engine.files import append, check_out, write
 
 SHAPES = {
     "tiny": bench.SMALL, "tiny, 4 layers": {**bench.SMALL, "num_hidden_layers": 4},
@@ -244,10 +244,7 @@ def main(argv=None):
     if args.device == "cpu" and not args.tiny:
         raise BadInput("--device cpu: these shapes need a card; --tiny is for a CPU.")
     models.check_device(args.device)  # here, because a worker could not say it in a sentence
-    try:
-        append(Path(args.out), [])  # here, before minutes of measuring
-    except OSError as error:
-        raise BadInput(f"--out {args.out}: cannot write there ({error.strerror}).") from None
+    check_out(args.out)
     run(args)
 
 

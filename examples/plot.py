@@ -4,8 +4,8 @@
     python examples/plot.py runs/gr* --out results/curves      # writes curves.png and curves.svg
 
 Runs that differ only in their seed become one line, the mean, with a band from the lowest to the
-highest. A step without a trained token has no entropy and no ESS, and
-the line has a gap there. Only this script needs matplotlib: pip install matplotlib
+highest. A step without a trained token has no entropy and no ESS, and the line has a gap there.
+Only this script needs matplotlib: pip install matplotlib
 """
 import argparse
 import json
@@ -15,6 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from engine.errors import BadInput, run_cli
+from engine.lines import ran, trained
 
 PANELS = [("reward", "reward (share of right rollouts)", 1),
           ("accuracy", "held-out accuracy, %", 100), ("entropy", "entropy, nats a token", 1),
@@ -84,12 +85,11 @@ def number(where, name, value):
 
 def measured(metrics, column):
     """Whether this step has the figure. Where the printed line has a "-", the log has a 0."""
-    trained = metrics.get("ess") != 0  # some token with an advantage
-    scored = trained or any(metrics.get(name) != 0 for name in ("entropy", "grad_norm"))
+    known = {"ess": 1, "entropy": 1, "grad_norm": 1, **metrics}  # a log may lack them
     if column in OF_TRAINED:
-        return trained
-    if column in OF_SCORED:  # a KL term also scores rows without an advantage
-        return scored
+        return trained(known)
+    if column in OF_SCORED:
+        return ran(known)
     return column != "peak_gb" or metrics[column] != 0  # of a card
 
 
