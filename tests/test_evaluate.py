@@ -558,6 +558,11 @@ def test_bad_input_is_refused_before_sampling(monkeypatch, tmp_path):
         policy.evaluate()
     with pytest.raises(BadInput, match="--samples 300"):  # a smaller batch would change nothing
         policy.evaluate(samples=300)
+    for group, words in ((2, "^--prompts x --group 8"), (1, "^--eval-samples 4:")):
+        config = SimpleNamespace(max_new_tokens=8, seed=0, thinking=False, prompts=4, group=group,
+                                 eval_samples=4)
+        with pytest.raises(BadInput, match=words):  # in training the flags have other names
+            evaluate.measure(policy.model, policy.tokenizer, ROWS, config, "before")
 
 
 POSSIBLE = dict(name="x", problems=ROWS, samples=4, temperature=1.0, top_p=1.0, top_k=0,
