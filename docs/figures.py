@@ -1,4 +1,4 @@
-r"""The six figures of README, walkthrough, slides and results: python docs/figures.py
+r"""The seven figures of README, walkthrough, slides and results: python docs/figures.py
 
     loop.svg        a step of GRPO or GRAIL: ask, sample, grade, compare, weigh, step
     clip.svg        what the clip does to a good token and to a bad one
@@ -6,6 +6,7 @@ r"""The six figures of README, walkthrough, slides and results: python docs/figu
     blame.svg       one wrong answer, blamed by GRPO, by GRAIL and by a person
     forest.svg      the study: every method minus GRPO
     signals.svg     how well each signal ranks the tokens, and how its arm trained
+    rates.svg       200 steps of a real model at three learning rates
 
 Every number in them is computed here by the project's own functions, or read from results/. Each
 file follows the reader's colour scheme, light or dark, and needs no font and no script.
@@ -434,12 +435,60 @@ def signals():
     return svg(960, top - 34, "How well each signal ranks tokens, and how its arm trained", out)
 
 
+def line_chart(lines, frame, most):
+    """Lines [(points, class, width)] inside a frame (left, top, width, height), with points (step,
+    share); the axes show 200 steps and shares from 0 to `most`."""
+    left, top, width, height = frame
+    out = []
+    for share in range(0, round(100 * most) + 1, 10):
+        y = top + height * (1 - share / 100 / most)
+        out += [path(f"M{left} {y:.1f}H{left + width}", "rule", 0.8 if share else 2.0),
+                text(left - 8, y + 4, str(share), "small", "end")]
+    for step in (0, 50, 100, 150, 200):
+        out.append(text(left + width * step / 200, top + height + 18, str(step), "small", "middle"))
+    for points, kind, thick in lines:
+        corners = [f"{left + width * step / 200:.1f} {top + height * (1 - share / most):.1f}"
+                   for step, share in points]
+        out.append(path("M" + "L".join(corners), kind, thick))
+    return out
+
+
+def rates():
+    """What a good run of a real model looks like, and what too high a learning rate does."""
+    lines = cells.read(HERE.parent / "results" / "study_gsm8k.jsonl")
+    sweep = [line for line in lines if line["cell"]["phase"] == "sweep"]
+    reward, accuracy = [], []
+    kinds = {1e-6: "bluepen", 3e-6: "pen", 5e-6: "redpen"}
+    out = [text(24, 30, "A real model, 200 steps of GRPO at three learning rates", "head"),
+           text(24, 50, "Qwen2.5-Coder-0.5B-Instruct on GSM8K, 64 answers a step; each line is one "
+                "run", "small soft")]
+    for i, (rate, kind) in enumerate(kinds.items()):
+        runs = [line for line in sweep if line["cell"]["rate"] == rate]
+        for run in runs:
+            windows = [run["reward"][start:start + 20] for start in range(0, 200, 20)]
+            reward.append(([(20 * j + 10, sum(some) / 20) for j, some in enumerate(windows)],
+                           kind, 1.5))
+            points = [*run["curve"], run["final"]]
+            shares = [(point["step"], cells.scores(point).mean().item())
+                      for point in points]
+            accuracy.append((shares, kind, 1.5))
+        out += [path(f"M{24 + 170 * i} 72h26", kind, 2.5),
+                text(56 + 170 * i, 76, f"{rate:.0e}".replace("-0", "-") + f", {len(runs)} runs",
+                     "small")]
+    for left, title, some in ((64, "reward while it trains, %: mean of 20 steps", reward),
+                              (534, "500 problems kept apart, sampled, right, %", accuracy)):
+        out += [text(left, 104, title, "small"), *line_chart(some, (left, 118, 400, 200), 0.4)]
+    out.append(text(940, 360, "step", "small soft", "end"))
+    return svg(960, 372, "A real model, 200 steps at three learning rates", out)
+
+
 def drawn():
-    """{file name: SVG}, all six."""
+    """{file name: SVG}, all seven."""
     group = one_group()
     config = parse(flags("grpo", ""), [])
     return {"loop.svg": loop(group), "clip.svg": clip(config), "backward.svg": backward(group),
-            "blame.svg": blame(group), "forest.svg": forest(), "signals.svg": signals()}
+            "blame.svg": blame(group), "forest.svg": forest(), "signals.svg": signals(),
+            "rates.svg": rates()}
 
 
 def main(argv=None):

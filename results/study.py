@@ -144,7 +144,7 @@ def score(model, tokenizer, rows, step, samples, seed, config, temperature=1.0):
     found = evaluate.evaluate(
         model, tokenizer, rows, samples=samples, seed=seed, temperature=temperature, quiet=True,
         max_new_tokens=config.max_new_tokens, thinking=config.thinking,
-        batch_size=256 if model.device.type == "cpu" else 2048)
+        batch_size=256 if model.device.type == "cpu" else 512)
     digits = {name: "".join(str(round(x * samples)) for x in found["per_problem"][column])
               for name, column in (("right", "accuracy"), ("lenient", "lenient"))}
     return {"step": step, "samples": samples, **digits, "length": round(found["mean_length"], 2),

@@ -12,7 +12,8 @@ sys.path.insert(0, str(DOCS))
 
 import figures
 
-NAMES = ["loop.svg", "clip.svg", "backward.svg", "blame.svg", "forest.svg", "signals.svg"]
+NAMES = ["loop.svg", "clip.svg", "backward.svg", "blame.svg", "forest.svg", "signals.svg",
+         "rates.svg"]
 
 
 def words(picture):
@@ -120,3 +121,33 @@ def test_a_name_stands_where_nothing_else_does():
     taken = []
     first, second = (figures.free_place(100, 100, "OAR-P", taken) for _ in range(2))
     assert first != second and len(taken) == 2
+
+
+def test_the_runs_of_a_real_model_are_drawn_as_they_were():
+    """The corners of every line, read off both panels, are the figures of its run."""
+    picture = (DOCS / "figures/rates.svg").read_text(encoding="utf-8")
+    lines = re.findall(r'<path d="M([\d .]+(?:L[\d .]+)+)" class="(\w+)"', picture)
+    found = {}
+    for corners, kind in lines:
+        points = [tuple(map(float, corner.split())) for corner in corners.split("L")]
+        left = 64 if points[0][0] < 500 else 534
+        found.setdefault((left, kind), []).append(
+            [((x - left) / 2, (318 - y) / 500) for x, y in points])  # step, share
+
+    wanted = {}
+    for text in (RESULTS / "study_gsm8k.jsonl").read_text(encoding="utf-8").splitlines():
+        run = json.loads(text)
+        if run["cell"]["phase"] == "sweep":
+            kind = {1e-6: "bluepen", 3e-6: "pen", 5e-6: "redpen"}[run["cell"]["rate"]]
+            means = [(start + 10, sum(run["reward"][start:start + 20]) / 20)
+                     for start in range(0, 200, 20)]
+            right = [(point["step"], sum(map(int, point["right"])) / 2000)
+                     for point in [*run["curve"], run["final"]]]
+            wanted.setdefault((64, kind), []).append(means)
+            wanted.setdefault((534, kind), []).append(right)
+    assert found.keys() == wanted.keys()
+    for place, runs in wanted.items():
+        assert len(found[place]) == len(runs)
+        for drawn_points, points in zip(found[place], runs):
+            assert [p for pair in drawn_points for p in pair] == pytest.approx(
+                [p for pair in points for p in pair], abs=2e-4)
