@@ -142,8 +142,8 @@ def test_the_card_s_figures_are_those_of_the_bench():
     trl = bench["trl"]["best_step_seconds"]
     grail = bench["step_grail_compiled_2560"]["seconds"]
     said = section(README, "On a GPU").replace("\n", " ")
-    assert (f"a GRPO step, compiled, {step:.2f} s; in TRL with its own sampler {trl:.1f} s; a GRAIL "
-            f"step {grail / step:.2f} times GRPO's." in said)
+    assert (f"a GRPO step, compiled, {step:.2f} s; in TRL with its own sampler {trl:.1f} s; "
+            f"a GRAIL step {grail / step:.2f} times GRPO's." in said)
 
 
 def test_the_verifier_s_table_has_as_many_rows_as_its_page_says():
@@ -388,6 +388,7 @@ def test_the_runs_on_24_gb_are_those_of_their_files():
         if len(later) == 2:
             assert "| " + " and ".join(f"{s:.1f}" for s in later) + " s |" in line
         else:
-            assert f"| {min(later):.1f} to {max(later):.1f} s | {steps[5]['seconds']:.1f} s |" in line
+            sixth = steps[5]["seconds"]
+            assert f"| {min(later):.1f} to {max(later):.1f} s | {sixth:.1f} s |" in line
         assert f"| {max(step['peak_gb'] for step in steps):.1f} GB |" in line
     assert len(rewards) == 1 and f"all three, {rewards.pop()}." in text
