@@ -232,19 +232,24 @@ def percent(value, low, high):
     return f"{100 * value:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
 
 
+def ask(model, tokenizer, held_out, config, **how):
+    """`evaluate` on a run's held-out problems, in batches as large as a step's."""
+    try:
+        return evaluate(model, tokenizer, held_out, max_new_tokens=config.max_new_tokens,
+                        seed=config.seed, quiet=True, thinking=config.thinking,
+                        batch_size=config.prompts * config.group, **how)
+    except BadInput as mistake:
+        said = str(mistake).replace("--batch-size", "--prompts x --group")
+        raise BadInput(said.replace("--samples", "--eval-samples")) from None
+
+
 def measure(model, tokenizer, held_out, config, when):
     """Print and return (dict) the accuracy on held-out problems, sampled at T = 1 and greedy."""
     if not held_out:
         return None
-    settings = dict(max_new_tokens=config.max_new_tokens, seed=config.seed, quiet=True,
-                    thinking=config.thinking, batch_size=config.prompts * config.group)
     k = config.eval_samples
-    try:
-        sampled = evaluate(model, tokenizer, held_out, samples=k, ks=(k,), **settings)
-        greedy = evaluate(model, tokenizer, held_out, temperature=0.0, **settings)
-    except BadInput as mistake:  # the batch size here is that of a training step
-        said = str(mistake).replace("--batch-size", "--prompts x --group")
-        raise BadInput(said.replace("--samples", "--eval-samples")) from None
+    sampled = ask(model, tokenizer, held_out, config, samples=k, ks=(k,))
+    greedy = ask(model, tokenizer, held_out, config, temperature=0.0)
 
     scores = {"sampled": sampled, "greedy": greedy}
     shown = [f"{name} {percent(score['accuracy'], score['low'], score['high'])}"
@@ -253,6 +258,19 @@ def measure(model, tokenizer, held_out, config, when):
           f"of {len(held_out)} held-out problems", flush=True)
     return {name: {column: value for column, value in score.items() if column != "per_problem"}
             for name, score in scores.items()}
+
+
+def point(model, tokenizer, held_out, config, step):
+    """A step's metrics on held-out problems, {} if none are due: sampled accuracy and its interval.
+
+    The last step has none, because `measure` follows it.
+    """
+    every = config.eval_every
+    if not held_out or not every or step % every or step == config.steps:
+        return {}
+    found = ask(model, tokenizer, held_out, config, samples=config.eval_samples)
+    return {"held_out": found["accuracy"], "held_out_low": found["low"],
+            "held_out_high": found["high"]}
 
 
 # --------------------------------------------------------------------------- the command line

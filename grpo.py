@@ -29,7 +29,7 @@ from engine.flags import check, flags, parse
 from engine.folders import try_to_save
 from engine.runs import Clock, Step, enable_checkpointing, open_run, print_settings
 from engine.seeds import problems_of_step, prompt_keys
-from evaluate import measure
+from evaluate import measure, point
 from logprobs import forward_pass, to_device
 from rollout import answers, rewardable, sample, stop_ids
 
@@ -370,8 +370,7 @@ def train(config, credit_fn=uniform, make_prompts=one_prompt, reward_fn=outcome_
     train_set, held_out = problems.load_split(config)
     prompts = [make_prompts(tokenizer, row, config) for row in train_set]
     m = len(prompts[0])  # prompts per problem
-    run = prepare(config, model, tokenizer, optimizer, train_set, prompts, checkpoint,
-                  reference)
+    run = prepare(config, model, tokenizer, optimizer, train_set, prompts, checkpoint, reference)
     if run.step == 0:
         run.keep(held_out)
         run.summarise(before=measure(model, tokenizer, held_out, config, "before"))
@@ -400,7 +399,8 @@ def train(config, credit_fn=uniform, make_prompts=one_prompt, reward_fn=outcome_
 
             run.step += 1
             metrics = {"step": run.step, "reward": float(rewards.mean()), **own, **stats,
-                       **of_rollouts(rollouts, tokenizer), **clock.metrics(rollouts)}
+                       **of_rollouts(rollouts, tokenizer), **clock.metrics(rollouts),
+                       **point(model, tokenizer, held_out, config, run.step)}
             advantages = group_advantages(rewards, config.scale_by_std)  # (N, G)
             done = Step(chosen, rollouts, rewards, advantages, token_advantages, weights)
             run.log(metrics, own, done, model.config.vocab_size)

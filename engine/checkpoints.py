@@ -44,8 +44,8 @@ from engine.folders import save_model, save_tokenizer
 
 # Settings that may change on --resume: the folder, the number of steps, and those that change
 # memory and speed but not the gradient (beyond rounding).
-FREE = {"resume", "name", "steps", "save_every", "pages_every", "device", "tokens_per_microbatch",
-        "checkpointing", "compile"}
+FREE = {"resume", "name", "steps", "save_every", "pages_every", "eval_every", "device",
+        "tokens_per_microbatch", "checkpointing", "compile"}
 
 # ------------------------------------------------------------------------------ writing one
 

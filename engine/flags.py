@@ -18,7 +18,7 @@ from engine.errors import BadInput, at_most
 # them with grpo.py only, and then froze them; the learning rate is what the study's sweep chose.
 DEMO = dict(data="arithmetic", device="cpu", steps=40, prompts=16, max_new_tokens=72, lr=1e-4,
             warmup=5, tokens_per_microbatch=8192, eval_problems=200, eval_samples=4,
-            save_every=2)  # a save takes a tenth of a step
+            eval_every=0, save_every=2)  # a save takes a tenth of a step
 # Long chains in small batches: here it helps to know which line was wrong (data/make_tiny.py).
 DEMO_LONG = {**DEMO, "data": "arithmetic-long", "steps": 80, "prompts": 2, "max_new_tokens": 160,
              "lr": 5e-5, "save_every": 10}
@@ -71,6 +71,8 @@ def model_flags(add):
         help="held-out problems to evaluate before and after training")
     add("--eval-samples", type=int, default=1,
         help="sampled completions per held-out problem, plus a greedy one")
+    add("--eval-every", type=int, default=50,
+        help="steps between points of the held-out curve, sampled only; 0: none")
 
 
 def rollout_flags(add):
@@ -214,8 +216,8 @@ def check(config):
                        "--no-compile.")
     at_least_one = ("steps", "prompts", "max_new_tokens", "num_iterations",
                     "tokens_per_microbatch", "eval_samples")
-    at_least_zero = ("lr", "warmup", "clip_low", "clip_high", "kl", "eval_problems", "save_every",
-                     "snapshot_every", "pages_every", "seed", "temperature")
+    at_least_zero = ("lr", "warmup", "clip_low", "clip_high", "kl", "eval_problems", "eval_every",
+                     "save_every", "snapshot_every", "pages_every", "seed", "temperature")
     least = {**dict.fromkeys(at_least_one, 1), **dict.fromkeys(at_least_zero, 0), "grad_clip": 1e-9}
     for name, smallest in least.items():
         value = getattr(config, name)

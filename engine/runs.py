@@ -92,7 +92,8 @@ class Run:
             self.example = example_of(done, i)
 
     def print_step(self, metrics, own):
-        """Print the step as a line of a table. A legend comes before the first line."""
+        """Print the step as a line of a table, and its point of the held-out curve below. A legend
+        comes before the first line."""
         if self.columns is None:
             width = lines.terminal_width()
             self.columns = lines.columns_for(width, own, metrics)
@@ -102,6 +103,10 @@ class Run:
             print(lines.heading(self.columns))
         print(lines.line(self.columns, metrics), flush=True)
         self.printed += 1
+        if "held_out" in metrics:
+            share, low, high = (100 * metrics[f"held_out{end}"] for end in ("", "_low", "_high"))
+            print(f"step {self.step:4d}: held-out problems, sampled {share:.1f} % "
+                  f"[{low:.1f}, {high:.1f}]", flush=True)
 
     def save(self, model, tokenizer, optimizer, last=False):
         """Write the snapshot and the checkpoint that are due. The last step gets a checkpoint."""

@@ -27,7 +27,8 @@ DASHES = ["-", "--", "-.", ":"]
 # Figures of the tokens with an advantage, and of the rows that were scored; see engine/lines.py.
 OF_TRAINED = {"ess", "top10", "fallback", "weight_mean", "weight_min", "weight_max"}
 OF_SCORED = {"entropy", "grad_norm", "clipped", "gap_mean", "gap_max"}
-OF_A_RUN = set("seed name resume method device save_every snapshot_every pages_every".split())
+OF_A_RUN = set("seed name resume method device save_every snapshot_every pages_every "
+               "eval_every".split())
 
 
 def read(folder):
@@ -50,9 +51,9 @@ def read(folder):
     if not curves:
         raise BadInput(f"{folder}: the run has not ended its first step, so there is no curve.")
 
-    path = folder / "summary.json"  # at the end of a run
-    if path.exists():
-        curves["accuracy"] = accuracies(path, parsed(path, text_of(path)))
+    path = folder / "summary.json"  # before and after; between them points of --eval-every
+    ends = accuracies(path, parsed(path, text_of(path))) if path.exists() else {}
+    curves["accuracy"] = curves.pop("held_out", {}) | ends
     return config, curves
 
 

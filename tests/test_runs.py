@@ -925,3 +925,31 @@ def test_make_tiny_makes_all_of_it_again(tmp_path, monkeypatch):
     assert all(torch.equal(a[k], b[k]) for k in a)
     tokenizer = (tmp_path / "a/tiny/tokenizer.json").read_text()
     assert json.loads(tokenizer) == json.loads((ROOT / "data/tiny/tokenizer.json").read_text())
+
+
+# ------------------------------------------------------------------ the held-out curve
+
+
+def test_a_point_of_the_held_out_curve_is_what_a_run_that_ended_there_measured(tmp_path, capsys):
+    """--eval-every 1 --steps 3: points after steps 1 and 2, none after the last one, which is
+    measured anyway. Training does not notice, and a resumed run may ask for other points."""
+    more = ["--eval-problems", 8, "--eval-samples", 2]
+    whole = run("grpo", tmp_path, *more, "--steps", 3, "--eval-every", 1, "--name", tmp_path / "a")
+    printed = capsys.readouterr().out
+    ended = run("grpo", tmp_path, *more, "--steps", 1, "--eval-every", 0, "--name", tmp_path / "b")
+    rows = [json.loads(text) for text in (tmp_path / "a/metrics.jsonl").open()]
+    assert [row["step"] for row in rows if "held_out" in row] == [1, 2]
+    there = ended["after"]["sampled"]
+    assert [rows[0][f"held_out{end}"] for end in ("", "_low", "_high")] == [
+        there["accuracy"], there["low"], there["high"]]
+    assert printed.count("held-out problems, sampled") == 2
+    assert f"step    1: held-out problems, sampled {100 * there['accuracy']:.1f} % [" in printed
+
+    resumed = run("grpo", tmp_path, *more, "--resume", tmp_path / "b", "--steps", 3,
+                  "--eval-every", 2)
+    again = [json.loads(text) for text in (tmp_path / "b/metrics.jsonl").open()]
+    assert [row["step"] for row in again if "held_out" in row] == [2]
+    assert again[1]["held_out"] == rows[1]["held_out"]
+    assert resumed["after"]["sampled"]["accuracy"] == whole["after"]["sampled"]["accuracy"]
+    a, b = weights(tmp_path / "a"), weights(tmp_path / "b")
+    assert all(torch.equal(a[name], b[name]) for name in a)

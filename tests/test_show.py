@@ -782,6 +782,19 @@ def test_accuracy_is_read_before_and_after(tmp_path):
     assert plot.read(folder)[1]["accuracy"] == {0: .25, 2: .75}
 
 
+def test_points_of_the_held_out_curve_join_the_accuracies(tmp_path):
+    """Between before and after; of a run that has not ended they stand alone."""
+    folder = run_of(tmp_path / "a", "grpo", 0, [.1, .2, .3])
+    rows = [json.loads(text) for text in (folder / "metrics.jsonl").open()]
+    rows[1] |= {"held_out": .5, "held_out_low": .4, "held_out_high": .6}
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert plot.read(folder)[1]["accuracy"] == {2: .5}
+    scores = {"before": {"sampled": {"accuracy": .25}}, "after": {"sampled": {"accuracy": .75}}}
+    (folder / "summary.json").write_text(json.dumps({"step": 3, **scores}))
+    group, = plot.by_method([plot.read(folder)]).values()
+    assert plot.with_gaps(group, "accuracy", 100)[:2] == [[0, 2, 3], [25, 50, 75]]
+
+
 def test_without_matplotlib_it_says_how_to_get_it(tmp_path, monkeypatch):
     """And what is no run's folder is told from that."""
     folder = run_of(tmp_path / "a", "grpo", 0, [.1])
