@@ -73,12 +73,12 @@ def evaluate(model, tokenizer, problems, *, samples=1, temperature=1.0, top_p=1.
                     max_new_tokens=max_new_tokens, seed=seed)
     refuse_the_impossible(name, problems, ks, **decoding)
     asked = {row["id"]: build_prompt(tokenizer, row["problem"], thinking) for row in problems}
-    done, file = {}, None
+    done, file, held = {}, None, None
     if path:
         header = describe(model, problems, data=name, thinking=thinking, **decoding)
         header |= describe_prompts(tokenizer, list(asked.values()))
         header |= {"stop_ids": stop_ids(model, tokenizer)}
-        done, file = resume(Path(path), header)
+        done, file, held = resume(Path(path), header)
     todo = [row for row in problems if row["id"] not in done]
     if todo:
         longest_prompt(model, tokenizer, [asked[row["id"]] for row in todo], max_new_tokens)
@@ -114,8 +114,8 @@ def evaluate(model, tokenizer, problems, *, samples=1, temperature=1.0, top_p=1.
         raise KeyboardInterrupt(*so_far) from None
     finally:
         bar.close()
-        if file:
-            file.close()
+        for opened in filter(None, (file, held)):
+            opened.close()
     result = summarise([done[row["id"]] for row in problems], ks)
     return result | {"tokens_per_second": spoken / spent}
 
@@ -125,7 +125,8 @@ def refuse_the_impossible(name, problems, ks, samples, temperature, top_p, top_k
     """Raise BadInput for settings that cannot work, before hours of sampling."""
     if not problems:
         raise BadInput(f"{name}: there is no problem to evaluate.")
-    if not (0 <= temperature < math.inf and 0 < top_p <= 1 and top_k >= 0 and max_new_tokens > 0):
+    sane = temperature == 0 or 1e-9 <= temperature < math.inf
+    if not (sane and 0 < top_p <= 1 and top_k >= 0 and max_new_tokens > 0):
         raise BadInput(f"{name}: --temperature {temperature} --top-p {top_p} --top-k {top_k} "
                        f"--max-new-tokens {max_new_tokens}: one of them is impossible.")
     if not 0 <= seed < 2**40:

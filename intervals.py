@@ -157,6 +157,8 @@ def compare(paths_a, paths_b):
     for name in files[0]:
         if all(name in file for file in files):
             say_what_differs(name, [file[name][0] for file in files])
+            for side in (files[:len(paths_a)], files[len(paths_a):]):
+                say_one_model(name, [file[name][0].get("weights_sha256") for file in side])
             samples = [file[name][1] for file in files]
             ids = [i for i in samples[0] if all(i in rows for rows in samples)]
             if len(ids) > 1:
@@ -190,6 +192,14 @@ def say_what_differs(name, headers):
     for difference_of_prompts in sorted(told)[:1]:
         print(wrapped(f"note: {printable(name)}: the files were asked differently: "
                       f"{difference_of_prompts}", 80))
+
+
+def say_one_model(name, models):
+    """Print a note if several files of a side are of one model. models: the hashes of weights."""
+    known = [model for model in models if model]
+    if len(set(known)) < len(known):
+        print(wrapped(f"note: {printable(name)}: several files of a side are of the same weights, "
+                      "so they are no training seeds, and the interval is too short.", 80))
 
 
 def b_against_a(a, b, sizes):

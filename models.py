@@ -125,6 +125,10 @@ def load_tokenizer(name, where):
 
     safe = dict(trust_remote_code=False)
     tokenizer = AutoTokenizer.from_pretrained(where, **safe)
+    if not tokenizer(PROBE, add_special_tokens=False).input_ids:
+        raise BadInput(f"--model {name}: its tokenizer knows no word, as when there is none; copy "
+                       "tokenizer.json and tokenizer_config.json from the model that it was made "
+                       "from.")
     file = cached_file(where, "tokenizer.json", _raise_exceptions_for_missing_entries=False)
     if not file:  # another kind of tokenizer: there is no file to compare with
         return tokenizer

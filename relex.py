@@ -13,7 +13,7 @@ h (T,) predicts a value at step K from the values at the observed steps, by leas
 right-hand form needs neither the sign of u_1 nor a division by sigma_1. It shows what RELEX does.
 At full rank, u u' is the identity: a line per weight. Rank 1 first projects the path on v_1.
 
-    python relex.py --snapshots runs/NAME/snapshots --to 500 --out runs/NAME-500    # --base tiny
+    python relex.py --snapshots runs/NAME/snapshots --to 500 --out runs/NAME-500
     python relex.py ... --to 500 --until 100   # only up to step 100; a real step 500 is scored too
     python evaluate.py --compare OUT/observed-100.jsonl OUT/predicted-500.jsonl
 
@@ -29,6 +29,7 @@ Source: arXiv 2605.21468. Its code subtracts in fp16 and regresses on row number
 import argparse
 import json
 import os
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,7 +38,7 @@ from safetensors import SafetensorError, safe_open
 
 import evaluate
 import problems
-from engine.errors import BadInput, run_cli
+from engine.errors import BadInput, printable, run_cli
 from engine.folders import save_model, save_tokenizer, try_to_save
 
 CHUNK = 2**16  # numbers of each snapshot in fp64 at a time
@@ -191,11 +192,25 @@ def pool(fits):
     return {group: (len(some), Fit(*map(sum, zip(*some)))) for group, some in members.items()}
 
 
+def base_of(args):
+    """The name of the model that the run started from. Prints a note if --base is another one: the
+    fit of a wrong base can look better than that of the right one."""
+    path = Path(args.snapshots).absolute().parent / "config.json"
+    try:
+        started = json.loads(path.read_text(encoding="utf-8"))["model"]
+    except (OSError, ValueError, KeyError, TypeError):  # snapshots that were moved
+        return args.base or "tiny"
+    if args.base and os.path.realpath(args.base) != os.path.realpath(started):
+        print(printable(f"note: --base {args.base}: the run started from {started}, says {path}"),
+              file=sys.stderr)
+    return args.base or started
+
+
 def main(argv=None):
     parser = argparse.ArgumentParser(description="Extrapolate a short run to a later step.")
     add = parser.add_argument
-    add("--base", default="tiny", type=os.path.expanduser,
-        help="the folder or hub id that the run started from")
+    add("--base", default="", type=os.path.expanduser,
+        help="the folder or hub id that the run started from; empty: as the run's config.json says")
     add("--snapshots", required=True, type=os.path.expanduser,
         help="the run's folder of step_NUMBER folders (--snapshot-every)")
     add("--to", type=int, required=True, help="the optimiser step to predict")
@@ -217,6 +232,7 @@ def main(argv=None):
             raise BadInput(f"--{flag} {value}: must be at least 1 and below 2^40.")
     if os.path.lexists(args.out):
         raise BadInput(f"--out {args.out} exists; name a new folder.")
+    args.base = base_of(args)
     tasks = problems.load_problems(args.data, "test", args.limit)
     try:
         found = find_snapshots(args.snapshots)

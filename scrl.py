@@ -59,7 +59,7 @@ def make_prompts(tokenizer, row, config):
     if not well_formed(items):
         raise BadInput(f'{where} has no "subproblems", two or more {{"problem": text, "answer": '
                        'text}; --make-subproblems SOURCE FILE.jsonl writes a file that has them.')
-    golds = [item["answer"] for item in items]
+    golds = [str(item["answer"]) for item in items]
     gradable = [verify.verify(rf"\boxed{{{gold}}}", gold, strict=True) for gold in golds]
     if not all(gradable) or not verify.equivalent(golds[-1], row["answer"]):
         raise BadInput(f"{where}: its subproblems' answers are {str(golds)[:200]}; each must be "
@@ -73,13 +73,15 @@ def make_prompts(tokenizer, row, config):
 
 
 def well_formed(items):
-    """Is this a list of two or more {"problem": text, "answer": text}?"""
+    """Is this a list of two or more {"problem": text, "answer": text or number}?"""
     if not isinstance(items, list) or len(items) < 2:
         return False
     for item in items:
         if not isinstance(item, dict):
             return False
-        if not isinstance(item.get("problem"), str) or not isinstance(item.get("answer"), str):
+        if not isinstance(item.get("problem"), str):
+            return False
+        if type(item.get("answer")) not in (str, int, float):
             return False
     return True
 
@@ -128,7 +130,7 @@ def verdicts(texts, spans, row):
     triples = []
     for text, blocks in zip(texts, spans):
         for (start, end), item in zip(blocks or [(0, 0)] * len(items), items):
-            triples.append((text[start:end], item["answer"], item["problem"]))
+            triples.append((text[start:end], str(item["answer"]), item["problem"]))
     for text in texts[n:]:
         triples.append((text, row["answer"], row["problem"]))
     right = torch.tensor(verify.verify_all(triples, strict=True)).float()  # (n K + n,)

@@ -1434,6 +1434,8 @@ def table(path):
     results = {}
     for row in map(json.loads, open(path, encoding="utf-8")):
         start, expect = time.perf_counter(), row["expect"]
+        if expect not in (True, False, None):  # None: either verdict is fine
+            raise ValueError(f"expect is {expect!r}, not true or false")
         verdicts = verify_all([(row["completion"], row["gold"])])
         ms, wrong = 1000 * (time.perf_counter() - start), {verdicts[0], expect} == {True, False}
         for kind in ("all", row.get("kind") or row.get("category") or "?"):

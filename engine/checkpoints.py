@@ -202,7 +202,8 @@ def latest(method):
 
 def differing(saved, now):
     """The settings outside FREE in which two dicts differ, as one phrase ("" if none)."""
-    words = {"kl_reference": "the reference of --kl, what --model names,",
+    words = {"held_out": "what the held-out problems ask",
+             "kl_reference": "the reference of --kl, what --model names,",
              "kl_reference_config": "the config.json of the reference of --kl, of --model,"}
     wrong = [key for key in saved if key not in FREE and saved[key] != now.get(key)]
     return ", ".join(f"{words.get(key, key)} differs ({now.get(key)!r}, the run's is "

@@ -203,12 +203,25 @@ def settings_of_the_run(parser, argv, args):
     return args
 
 
+def check_name(name):
+    """Raise BadInput for a run's folder that could not be resumed or saved."""
+    taken = ("", "..", "checkpoint", "checkpoint.new", "checkpoint.old")
+    if Path(name).name in taken:
+        raise BadInput(f"--name {name}: give the run's folder a name of its own, none of "
+                       f"{', '.join(taken[2:])}.")
+    try:
+        str(name).encode()
+    except UnicodeEncodeError:
+        raise BadInput(f"--name {name}: not UTF-8; give the run's folder another name.") from None
+
+
 def check(config):
     """Raise BadInput for settings that cannot work, before anything is loaded."""
+    check_name(config.name)
     if config.group < 2:
         raise BadInput(f"--group {config.group}: a group of one has nothing to compare with; "
                        "take 2 or more.")
-    if config.temperature <= 0:
+    if config.temperature < 1e-9:
         raise BadInput(f"--temperature {config.temperature}: greedy rollouts are all the same; "
                        "take 1.0.")
     if config.compile and config.checkpointing:

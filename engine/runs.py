@@ -42,9 +42,11 @@ from engine.checkpoints import (
     settings_of,
     short_sha,
     snapshot,
+    step_of,
 )
 from engine.errors import BadInput
 from engine.files import append, drop_steps_after, hold, write
+from engine.flags import flags, parse
 from engine.memory import memory_estimate, peak_gb
 
 # ------------------------------------------------------------------------------ a run
@@ -118,7 +120,7 @@ class Run:
             save(self.folder, model, tokenizer, optimizer, self.step, self.settings)
             self.saved = self.step
         if last:
-            self.summarise(step=self.step, example=self.example)
+            self.summarise(step=self.step, **{"example": self.example} if self.example else {})
 
     def keep(self, held_out):
         """Write the held-out problems of the user's own file, so that evaluate.py can use them."""
@@ -127,16 +129,15 @@ class Run:
             write(self.folder / "held_out.jsonl", "".join(rows))
 
     def summarise(self, **found):
-        """Add to summary.json what is not None; returns all that it holds. after=None takes the
-        accuracy after the training back: it was that of another step."""
+        """Put what is found into summary.json; returns all that it holds. None takes a part back:
+        it was that of another step."""
         path = self.folder / "summary.json"
         summary = dict.fromkeys(("step", "before", "after", "example"))
         try:
             summary |= json.loads(path.read_text()) if path.exists() else {}
         except (ValueError, TypeError):
             print(f"{path}: it was damaged and is written again.", file=sys.stderr, flush=True)
-        summary |= {name: value for name, value in found.items()
-                    if value is not None or name == "after"}
+        summary |= found
         summary["folder"] = str(self.folder)
         write(path, json.dumps(summary, indent=1))
         return summary
@@ -168,14 +169,15 @@ def make_folder(folder, name):
             folder = unused(name)
 
 
-def open_run(config, optimizer, rows, checkpoint=None, reference=None):
+def open_run(config, optimizer, rows, checkpoint=None, reference=None, held_out=()):
     """A Run, new or continued from this checkpoint. `reference`: the model of the KL penalty.
 
     Raises BadInput: a folder that cannot be written, a full disk, a checkpoint of another run.
     """
-    asked = json.dumps([[row["id"], row["problem"], row["answer"]] for row in rows])
     settings = {k: v for k, v in vars(config).items() if k not in FREE}
-    settings["problems"] = hashlib.sha256(asked.encode()).hexdigest()
+    for name, part in (("problems", rows), ("held_out", held_out)):
+        asked = json.dumps([[row["id"], row["problem"], row["answer"]] for row in part])
+        settings[name] = hashlib.sha256(asked.encode()).hexdigest()
     if reference is not None:
         settings["kl_reference"] = fingerprint(reference)
         settings["kl_reference_config"] = short_sha(settings_of(reference.config))
@@ -183,6 +185,7 @@ def open_run(config, optimizer, rows, checkpoint=None, reference=None):
     try:
         check_room(folder, optimizer, config.steps // (config.snapshot_every or config.steps + 1))
         if checkpoint:
+            refuse_to_go_back_only(checkpoint, config)
             step = restore(checkpoint, optimizer, settings)
             for name in ("metrics.jsonl", "samples.jsonl"):
                 drop_steps_after(folder / name, step)
@@ -194,10 +197,19 @@ def open_run(config, optimizer, rows, checkpoint=None, reference=None):
         write(folder / "config.json", json.dumps(vars(config), indent=1))
         run = Run(folder, step, settings, config)
         if checkpoint and step < config.steps:
-            run.summarise(step=step, after=None)
+            run.summarise(step=step, after=None, example=None)  # of steps that run again
     except OSError as error:
         raise BadInput(f"--name {folder}: cannot write there ({error.strerror}).") from None
     return run
+
+
+def refuse_to_go_back_only(checkpoint, config):
+    """Raise BadInput if an older checkpoint has no step left to train: to make it the newest would
+    only undo the steps after it."""
+    if checkpoint.name == "checkpoint.old" and config.steps <= (done := step_of(checkpoint)):
+        raise BadInput(f"--resume {checkpoint} --steps {config.steps}: it has done {done} steps, "
+                       "so none is left to train, and later ones would be undone; to measure it: "
+                       f"python evaluate.py --model {checkpoint}.")
 
 
 def say_there_is_no_step_left(folder, step, config):
@@ -213,11 +225,6 @@ def say_there_is_no_step_left(folder, step, config):
 def next_commands(folder, config):
     """Two commands (strings) to try after a run: the baseline on the same problems, and this
     model's evaluation on problems that it was not trained on."""
-    asked = {"--model": config.model, "--data": config.data, "--seed": config.seed}
-    usual = {"--model": "tiny", "--data": "arithmetic", "--seed": 0}
-    baseline = [part for flag, value in asked.items() if value != usual[flag]
-                for part in (flag, value)]
-
     data = config.data
     if (folder / "held_out.jsonl").exists():
         data = folder / "held_out.jsonl"
@@ -227,7 +234,19 @@ def next_commands(folder, config):
     if config.thinking:
         tries.append("--thinking")
     return [shlex.join(map(str, ["python", script, *flags])) for script, flags in
-            (("grpo.py", baseline), ("evaluate.py", tries))]
+            (("grpo.py", baseline_flags(config)), ("evaluate.py", tries))]
+
+
+def baseline_flags(config):
+    """The flags (list) with which grpo.py trains as this run did, its credit apart."""
+    found = [] if config.model == "tiny" else ["--model", config.model]
+    usual = vars(parse(flags("grpo", ""), found))
+    for name in sorted(set(usual) - {"model", "method", "name", "resume", "credit", "compile"}):
+        value = getattr(config, name, usual[name])
+        if value != usual[name]:
+            found.append(f"--{name.replace('_', '-')}")
+            found += [] if value is True else [value]
+    return found
 
 
 def print_settings(config, model, tokenizer, prompts, total, longest, stops):

@@ -13,6 +13,7 @@ import transformers
 
 from engine.checkpoints import fingerprint, settings_of, short_sha
 from engine.errors import BadInput
+from engine.files import lock
 
 ROOT = Path(__file__).resolve().parent.parent
 # These files load, ask, sample and grade, so a sample depends on them.
@@ -72,10 +73,18 @@ def commit():
 # ------------------------------------------------------------------------------ reading one
 
 
+def refuse_foreign(path, start):
+    """Raise BadInput unless a file that begins with these bytes is one of ours, or half of one."""
+    ours = b'{"header": '
+    if start[:len(ours)] != ours[:len(start)]:
+        raise BadInput(f"{path}, line 1: not a sample of evaluate.py.")
+
+
 def read_samples(path):
     """{benchmark: (header, {id: its n records})} and the size of all complete lines, in bytes."""
     found = {}
     raw = Path(path).read_bytes()
+    refuse_foreign(path, raw)
     whole = raw[:raw.rfind(b"\n") + 1]  # a run that was killed leaves half a line
     for number, line in enumerate(whole.split(b"\n")[:-1], 1):
         try:
@@ -131,20 +140,31 @@ def asked_differently(old, new):
 
 
 def resume(path, header):
-    """Open `path` to append after its last complete line: (finished problems, file)."""
+    """Open `path` to append after its last complete line: (finished problems, file, lock). Raises
+    BadInput if another process writes it, or if it is no file of ours."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():
+            raise BadInput(f"--out {path}: not a regular file; name one.")
+        if path.exists():
+            with path.open("rb") as there:
+                refuse_foreign(path, there.read(100))
+        held = lock(f"{path}.lock")
         found, size = read_samples(path) if path.exists() else ({}, 0)
         old, done = found.get(header["data"], (None, {}))
         if done:
             refuse_other_settings(path, old, header)
         file = path.open("a", encoding="utf-8")
         file.truncate(size)
+    except BlockingIOError:
+        raise BadInput(f"--out {path}: another process is writing it; wait for it, or take another "
+                       "file.") from None
     except OSError as error:
         raise BadInput(f"--out {path}: cannot be written ({error.strerror}).") from None
     if not done:
         file.write(json.dumps({"header": header}) + "\n")
-    return done, file
+        file.flush()
+    return done, file, held
 
 
 def refuse_other_settings(path, old, header):

@@ -10,6 +10,7 @@ import json
 from pathlib import PurePosixPath, PureWindowsPath
 
 from safetensors import safe_open
+from torch.nn import ModuleList
 
 from engine.errors import BadInput
 
@@ -24,6 +25,8 @@ def check_files(name, folder):
     if adapters:
         raise BadInput(f"--model {name}: {adapters[0]} is part of an adapter (LoRA), which would "
                        f"be left out or come back unmerged; {MERGE}")
+    if (folder / "checkpoint" / "config.json").exists():
+        raise BadInput(f"--model {name}: a run's folder; its model is in {folder / 'checkpoint'}.")
     if "config.json" not in files:
         raise BadInput(f"--model {name}: the folder has no config.json, so it holds no model.")
     pickles = [file for file in files if file.endswith(PICKLES)]
@@ -88,11 +91,24 @@ def is_narrow(title, kind):
     return kind[0] == "F" or kind in ("I8", "U8") or title.endswith((".weight", ".bias"))
 
 
+def is_layer(layers, rest, title, loaded):
+    """Is the tensor `title`, whose name in the list `layers` is `rest`, of one more layer like the
+    others? Then config.json counts too few. A layer that predicts further ahead has tensors of its
+    own beside, and is left out like a value head."""
+    if not isinstance(layers, ModuleList):
+        return False
+    number, _, _ = rest.partition(".")
+    start = title[:-len(rest)] + f"{number}."
+    names = {name[len(start):] for name in loaded["unexpected_keys"] if name.startswith(start)}
+    return names <= {name for name, _ in layers[0].named_parameters()}
+
+
 def check_loaded(name, model, loaded):
     """Raise BadInput if weights were missing, left over or of another shape. `loaded`: the loading
     info of from_pretrained.
 
-    A tensor is left over if it belongs to a part that the model has: a bias, a scale, an adapter.
+    A tensor is left over if it belongs to a part that the model has: a bias, a scale, an adapter,
+    one more layer.
     Whole parts that the model lacks (a value head, a vision tower) change none of its numbers.
     """
     missing = sorted(loaded["missing_keys"])
@@ -111,7 +127,8 @@ def check_loaded(name, model, loaded):
             continue  # it is tied to another one, or computed again
         while owner and owner not in parts:
             owner = owner.rpartition(".")[0]
-        if owner and not list(parts[owner].children()):
+        if owner and (not list(parts[owner].children())
+                      or is_layer(parts[owner], title[len(owner) + 1:], title, loaded)):
             raise BadInput(f"--model {name}: its files hold {title}, for which "
                            f"{model.config.model_type} has no place, so it would be left out and "
                            "the numbers would be of another model.")

@@ -150,6 +150,11 @@ evaluate | --seed 99999999999999999999 | --seed 99999999999999999999
 evaluate | --data arithmetic,arithmetic | two sets would be called arithmetic
 evaluate | --data , | --data
 evaluate | --out a-file/x.jsonl | --out a-file/x.jsonl
+evaluate | --data plain.jsonl --out one.json | one.json, line 1: not a sample
+evaluate | --temperature 1e-40 | --temperature 1e-40
+grpo | --temperature 1e-40 | --temperature 1e-40
+grpo | --name / | a name of its own
+grpo | --name runs/checkpoint | a name of its own
 evaluate | --out folder.jsonl | --out folder.jsonl
 evaluate | --compare one | --compare
 evaluate | --compare no-file a-file | no-file
@@ -159,6 +164,7 @@ verify | | give a completion
 verify | 5 | give a completion
 verify | --table no-file | no-file
 verify | --table a-file | a-file
+verify | --table text.jsonl | expect is 'true'
 verify | --table plain.jsonl | expect
 verify | --table odd.jsonl | odd.jsonl
 show | --model ./nowhere | no such folder
@@ -178,6 +184,8 @@ def desk(tmp_path, monkeypatch):
         save_file({"w": torch.zeros(1)}, Path("snapshots", f"step_{step}", "model.safetensors"))
     Path("plain.jsonl").write_text('{"problem": "1+1?", "answer": "2"}\n' * 3)
     Path("odd.jsonl").write_text('{"gold": 2, "completion": [3], "expect": true}\n')
+    Path("one.json").write_text('{"problem": "1+1?", "answer": "2"}')  # no newline
+    Path("text.jsonl").write_text('{"gold": "2", "completion": "2", "expect": "true"}\n')
     Path("split.jsonl").write_text(json.dumps({
         "problem": "Ann has 3 bags of 4 beans and eats 5. How many are left?", "answer": "7",
         "solution": "In all there are 3*4=12 beans. She has 12-5=7 left."}) + "\n")
@@ -196,6 +204,11 @@ def test_bad_flags_are_one_sentence(script, argv, words, desk, capsys):
     before = sorted(desk.iterdir())
     assert words in refused(script, argv.split(), capsys)
     assert sorted(desk.iterdir()) in (before, sorted([*before, desk / "runs"]))
+
+
+def test_a_name_that_is_not_utf_8_is_refused_at_the_start(desk, capsys):
+    """It ended the first save, after fifty steps."""
+    assert "not UTF-8" in refused("grpo", ["--name", "a/\udcff"], capsys)
 
 
 # ------------------------------------------------------------------ data
@@ -384,8 +397,9 @@ def test_odd_models_work(name, desk):
     record = json.loads(Path("out.jsonl").read_text().splitlines()[1])
     assert 1 <= record["length"] <= 4
     assert sorted(p.name for p in desk.iterdir()) == sorted([
-        "a-file", "folder.jsonl", "plain.jsonl", "odd.jsonl", "split.jsonl", "unsaved", "listed",
-        "mistyped", "model", "out", "out.jsonl", "snapshots"])
+        "a-file", "folder.jsonl", "one.json", "text.jsonl", "plain.jsonl", "odd.jsonl",
+        "split.jsonl", "unsaved", "listed", "mistyped", "model", "out", "out.jsonl",
+        "out.jsonl.lock", "snapshots"])
 
 
 # ------------------------------------------------------------------ what is printed, and processes

@@ -904,3 +904,33 @@ def test_gold_answers_grade_themselves_and_not_each_other(name):
     print(f"\n{name}: {sum(right)} of {len(golds)} golds equal themselves,")
     print(f"{len(equal)} of {len(pairs)} equal another one: {equal}")
     assert len(equal) <= 0.02 * len(pairs)
+
+
+def test_a_file_that_another_process_writes_is_refused(tmp_path):
+    """Two evaluations that began together wrote one file, which then read as one."""
+    path = tmp_path / "x.jsonl"
+    code = (f"import fcntl, sys; file = open({str(path) + '.lock'!r}, 'a'); "
+            "fcntl.lockf(file, fcntl.LOCK_EX); print('held', flush=True); sys.stdin.read()")
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(BadInput, match="another process is writing it"):
+            samples.resume(path, {"data": "d", "samples": 1})
+        other.stdin.close()
+    done, file, held = samples.resume(path, {"data": "d", "samples": 1})
+    file.close()
+    held.close()
+    assert done == {} and path.read_text().startswith('{"header": ')
+
+
+@pytest.mark.parametrize("text", ['{"mine": 1}', "x", '{"header" : 1'])
+def test_a_file_of_someone_else_without_a_newline_stays(text, tmp_path):
+    """It looked like the half line of a killed run, and was cut off. Half a header is one."""
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(BadInput, match="line 1: not a sample"):
+        samples.read_samples(path)
+    assert path.read_text() == text
+    for half in ("", '{"he', '{"header": {"data"'):
+        path.write_text(half)
+        assert samples.read_samples(path) == ({}, 0)

@@ -254,6 +254,17 @@ def test_a_setting_that_differs_is_noted_and_nothing_else(what, tmp_path, capsys
     assert capsys.readouterr().out == f"note: e: {what} is [3, 3, 3, 4]\n"
 
 
+def test_one_model_twice_is_no_second_seed(tmp_path, capsys):
+    rows = {"1": [True], "2": [False]}
+    a, b, c = (written(tmp_path / name, ("d", rows, ASKED | {"weights_sha256": name}))
+               for name in "abc")
+    intervals.compare([a, b], [c])
+    assert capsys.readouterr().out == ""
+    for side in ([a, b, a], [c]), ([a], [c, c]):
+        intervals.compare(*side)
+        assert "no training seeds" in " ".join(capsys.readouterr().out.split())
+
+
 def test_files_that_were_asked_in_two_other_ways_get_one_note(tmp_path, capsys):
     rows = {"1": [True], "2": [False]}
     files = [written(tmp_path / str(i), ("d", rows, ASKED | changes))

@@ -143,11 +143,14 @@ def test_the_next_commands_name_the_run_s_own_data(tmp_path):
     at = f"--model {tmp_path}/checkpoint"
     assert commands() == ["python grpo.py", f"python evaluate.py {at} --data arithmetic"]
     assert commands("--model", "Qwen/Q", "--seed", "3", "--thinking") == [
-        "python grpo.py --model Qwen/Q --data gsm8k --seed 3",
+        "python grpo.py --model Qwen/Q --seed 3 --thinking",
         f"python evaluate.py {at} --data gsm8k --max-new-tokens 1024 --thinking"]
     (tmp_path / "held_out.jsonl").write_text("x")
     baseline, tries = commands("--data", "my set.jsonl")
     assert baseline == "python grpo.py --data 'my set.jsonl'"
+    own = ["--lr", "5e-05", "--prompts", "2", "--scale-by-std", "--credit", "shuffled"]
+    baseline, _ = commands(*own)  # as the run was, but for the credit
+    assert baseline == "python grpo.py --lr 5e-05 --prompts 2 --scale-by-std"
     asked = evaluate.read_flags(shlex.split(tries)[2:])
     assert Path(asked.data) == tmp_path / "held_out.jsonl"
 

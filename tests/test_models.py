@@ -243,11 +243,31 @@ def test_weights_that_would_load_as_another_model_are_refused(change, match, tmp
 def test_weights_of_parts_that_change_no_number_are_left_out(tmp_path):
     """A value head, a layer too many (one that predicts further ahead), old rotary tables."""
     changed(tmp_path / "m", lambda weights: weights | {
-        "v_head.summary.weight": torch.ones(1, 128), "model.layers.7.mlp.up_proj.weight":
-        torch.ones(2, 2), "model.rotary_emb.inv_freq": torch.ones(16),
+        "v_head.summary.weight": torch.ones(1, 128), "model.layers.3.mlp.up_proj.weight":
+        torch.ones(2, 2), "model.layers.3.eh_proj.weight": torch.ones(2, 2),
+        "model.rotary_emb.inv_freq": torch.ones(16),
         "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(16)})
     found, plain = (problems.load_policy(name)[0] for name in (str(tmp_path / "m"), "tiny"))
     assert all(torch.equal(a, b) for a, b in zip(found.parameters(), plain.parameters()))
+
+
+def test_a_folder_without_tokenizer_files_or_of_a_run_is_refused(tmp_path):
+    """transformers makes a tokenizer of one token for it."""
+    shutil.copytree(TINY, tmp_path / "run/checkpoint")
+    refused(tmp_path / "run", "a run's folder; its model is in .*checkpoint")
+    for path in (tmp_path / "run/checkpoint").glob("tokenizer*"):
+        path.unlink()
+    refused(tmp_path / "run/checkpoint", "its tokenizer knows no word")
+
+
+def test_a_layer_that_the_config_does_not_count_is_refused(tmp_path):
+    """transformers drops it with a table of names, and the rest is another model."""
+    shutil.copytree(TINY, tmp_path / "m")
+    config = json.loads((tmp_path / "m/config.json").read_text())
+    config["num_hidden_layers"] = 2
+    config.pop("layer_types", None)
+    (tmp_path / "m/config.json").write_text(json.dumps(config))
+    refused(tmp_path / "m", "model.layers.2")
 
 
 @pytest.mark.parametrize("place", ["../model.safetensors", "/etc/model.safetensors",

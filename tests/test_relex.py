@@ -6,6 +6,7 @@ published fit, whose intercepts are on the axis tau = step - 1.
 import json
 import sys
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -497,6 +498,19 @@ def test_the_scored_weights_are_those_of_the_snapshot(tmp_path, monkeypatch):
     assert [name for name, _ in scored] == ["predicted-40.jsonl", "observed-15.jsonl"]
     for step, (_, weight) in zip((40, 15), scored):
         close(weight, base["model.norm.weight"] + step * g["model.norm.weight"], 1e-6)
+
+
+def test_the_base_is_the_model_that_the_run_started_from(tmp_path, capsys):
+    """Another base can fit better and be wrong: a note says so."""
+    def base(given):
+        args = SimpleNamespace(base=given, snapshots=str(tmp_path / "run/snapshots"))
+        return relex.base_of(args), "started from" in capsys.readouterr().err
+
+    assert base("") == ("tiny", False) and base("m") == ("m", False)  # snapshots that were moved
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/config.json").write_text(json.dumps({"model": "./m"}))
+    assert base("") == ("./m", False) and base("m") == ("m", False)
+    assert base("tiny") == ("tiny", True)
 
 
 def test_mistakes_on_the_command_line(tmp_path, monkeypatch):

@@ -214,6 +214,31 @@ def test_resume_latest_is_the_newest_run_of_this_method(tmp_path, half, monkeypa
 # ------------------------------------------------------------------ what is refused and offered
 
 
+def test_resume_refuses_other_held_out_problems(tmp_path):
+    """Accuracy before and after would be of different answers."""
+    data = tmp_path / "own.jsonl"
+    rows = [{"problem": f"Start with {i}, add 1.", "answer": str(i + 1)} for i in range(30)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    argv = ["--data", data, "--eval-problems", 2, "--eval-every", 0, "--name", tmp_path / "run"]
+    run("grpo", tmp_path, *argv, "--steps", 1)
+    held_out = {json.loads(line)["problem"] for line in (tmp_path / "run/held_out.jsonl").open()}
+    for row in rows:
+        row["answer"] = "7" if row["problem"] in held_out else row["answer"]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(BadInput, match="what the held-out problems ask differs"):
+        run("grpo", tmp_path, *argv[:-2], "--resume", tmp_path / "run", "--steps", 2)
+
+
+def test_an_older_checkpoint_with_nothing_left_to_train_undoes_nothing(tmp_path, half):
+    """It was made the newest, and the later steps were deleted."""
+    copy = shutil.copytree(half, tmp_path / "run")
+    before = sorted(path.relative_to(copy) for path in copy.rglob("*"))
+    old = copy / "checkpoint.old"
+    with pytest.raises(BadInput, match="none is left to train, and later ones would be undone"):
+        run("grpo", tmp_path, "--resume", old, "--steps", 1)
+    assert sorted(path.relative_to(copy) for path in copy.rglob("*")) == before
+
+
 def test_resume_refuses_other_settings_and_other_methods(tmp_path, half):
     with pytest.raises(BadInput, match="lr differs .0.5, the run's is 0.0001"):
         run("grpo", tmp_path, "--resume", half, "--lr", "0.5")
@@ -342,7 +367,8 @@ def test_adam_resumed_on_another_device_is_that_device_s_adam(half):
     for fused in (True, False):
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=fused)
         saved = torch.load(half / "checkpoint/trainer.pt", weights_only=True)["settings"]
-        assert config.items() >= {k: v for k, v in saved.items() if k != "problems"}.items()
+        assert config.items() >= {k: v for k, v in saved.items()
+                                  if k not in ("problems", "held_out")}.items()
         assert checkpoints.restore(half / "checkpoint", optimizer, saved) == 2
         assert optimizer.param_groups[0]["fused"] is fused
         for p in model.parameters():

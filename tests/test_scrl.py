@@ -400,7 +400,8 @@ def test_both_prompts_think_or_neither_does(thinking, monkeypatch):
 @pytest.mark.parametrize("items, reason", [
     (None, "has no"), (2, "has no"), ([], "has no"), ([{"problem": "?", "answer": "4"}], "no"),
     ([{"problem": "?"}, {"problem": "?", "answer": "4"}], "has no"), ([1, 2], "has no"),
-    ([{"problem": "?", "answer": 3}, {"problem": "?", "answer": "4"}], "has no"),
+    ([{"problem": "?", "answer": True}, {"problem": "?", "answer": "4"}], "has no"),
+    ([{"problem": "?", "answer": 3}, {"problem": "?", "answer": 5}], "the problem's own, '4'"),
     ([{"problem": "?", "answer": "4"}, {"problem": "?", "answer": "5"}], "the problem's own, '4'"),
     ([{"problem": "?", "answer": " "}, {"problem": "?", "answer": "4"}], "gradable")])
 def test_bad_subproblems_are_one_sentence(items, reason):
