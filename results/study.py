@@ -34,7 +34,6 @@ scheduler for several machines (--arms and --seeds cut the grid; JSONL lines can
 """
 import argparse
 import functools
-import hashlib
 import json
 import math
 import os
@@ -63,6 +62,9 @@ from engine.errors import BadInput, run_cli
 from engine.files import append, hold, lock, release, write
 from engine.flags import check, flags, parse
 from models import check_device
+
+# Two models can have one name. Lines from before these settings are taken without them.
+NEWER = ("weights_sha256", "prompt_sha256")
 
 # ------------------------------------------------------------------------------ the grids
 
@@ -393,8 +395,7 @@ def check_also(also, setup):
 
 
 def parser_of(also):
-    """The parser of grpo.py's flags. Where it would print its usage or its help and exit, it raises
-    BadInput about --also."""
+    """The parser of grpo.py. In place of its usage or its help, it raises BadInput."""
     def refuse(why="asks for help, and trains nothing; python grpo.py --help has it"):
         raise BadInput(f"--also {also}: {why}.")
 
@@ -411,18 +412,6 @@ def named(argv, also=""):
     return {name for name, value in vars(found).items() if value is not None}
 
 
-# Lines from before these settings lack them, and are taken as they are.
-NEWER = ("weights_sha256", "prompt_sha256")
-
-
-def of_the_model(name, problem):
-    """{name: value} of the NEWER settings: two models can have folders of one name."""
-    model, tokenizer = problems.load_policy(name)
-    prompt = problems.build_prompt(tokenizer, problem)
-    ids = tokenizer(prompt, add_special_tokens=False).input_ids
-    return dict(zip(NEWER, (fingerprint(model), short_sha(ids))))
-
-
 def prepare(args):
     """The setup (dict) of a grid, and the path of its lines. Writes nothing: setup["files"] holds
     {name: text} of its training and validation problems, for setup["work"]."""
@@ -435,12 +424,14 @@ def prepare(args):
     parts = {"train": train, "validation_rows": validation}
     texts = [[[row["problem"], row["answer"]] for row in part]
              for part in (train + validation, held_out)]
+    model, tokenizer = problems.load_policy(setup["model"])
+    prompt = problems.build_prompt(tokenizer, held_out[0]["problem"])
     setup["settings"] = {
         **{k: grid[k] for k in ("steps", "every", "validation", "curve", "final", "samples")},
         "model": Path(setup["model"]).name, "also": setup["also"],
         "device": torch.device(args.device).type,
-        "data_sha256": hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16],
-        **of_the_model(setup["model"], held_out[0]["problem"])}
+        "data_sha256": short_sha(texts), "weights_sha256": fingerprint(model),
+        "prompt_sha256": short_sha(tokenizer(prompt, add_special_tokens=False).input_ids)}
     if grid.get("one_card"):
         setup["settings"] |= {"flags_of": grid["flags_of"], "card": "cpu"}
         if args.device.startswith("cuda"):
@@ -449,8 +440,7 @@ def prepare(args):
                       for part, some in parts.items()}
     # What may not be shared is part of the name: lines, model, device, settings, data.
     own = [os.path.realpath(out), setup["model"], setup["settings"], setup["files"]]
-    sha = hashlib.sha256(json.dumps(own).encode()).hexdigest()
-    setup["work"] = f"runs/study/{name}-{sha[:12]}"
+    setup["work"] = f"runs/study/{name}-{short_sha(own)}"
     setup |= {part: f"{setup['work']}/{part}.jsonl" for part in parts}
     return setup, out
 
@@ -497,9 +487,10 @@ def load(path, setup):
     lines = read_cells(path)
     for line in lines:
         for k, value in setup["settings"].items():
-            if line["settings"].get(k, value if k in NEWER else None) != value:
-                raise BadInput(f"--out {path}: its lines were made with {k} "
-                               f"{line['settings'].get(k)!r}, not {value!r}; take another file.")
+            made = line["settings"].get(k, value if k in NEWER else None)
+            if made != value:
+                raise BadInput(f"--out {path}: its lines were made with {k} {made!r}, not "
+                               f"{value!r}; take another file.")
     return lines
 
 
@@ -517,7 +508,7 @@ def missing(phases, setup, lines):
     waiting = dict.fromkeys(cell["arm"] for cell in cells if cell["rate"] is None)
     if waiting and "sweep" not in phases:
         raise BadInput(f"--phases {','.join(phases)}: the sweep that chooses the learning rate of "
-                       f"{', '.join(waiting)} is not done; add sweep, or give one of --rates.")
+                       f"{', '.join(waiting)} is not done; add sweep, or give one rate by --rates.")
     return cells
 
 
@@ -610,8 +601,7 @@ def main(argv=None):
     phases = args.phases.split(",")
     lines = load(out, setup)
     if not missing(phases, setup, lines):
-        print(f"all cells are in {out}, so nothing is left to run; --out another file runs them "
-              "anew")
+        print(f"all cells are in {out}: nothing is left to run; --out another file runs them anew")
     elif args.plan:
         print(plan(phases, args.jobs, setup, lines))
     if args.plan:

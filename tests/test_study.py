@@ -1078,7 +1078,7 @@ def test_a_call_with_nothing_to_run_says_so(here, capsys):
     done = [line("grpo", seed, "11", phase=phase, rate=rate) | {"settings": settings}
             for phase, rate, seed in [("start", 0, 0), *swept, ("final", 1e-4, 0)]]
     write(out, done)
-    said = "all cells are in out.jsonl, so nothing is left to run; --out another file runs them"
+    said = "all cells are in out.jsonl: nothing is left to run; --out another file runs them"
     for more in ([], ["--plan"]):
         study.main([*argv, "--arms", "grpo", *more])
         assert said in capsys.readouterr().out and not ran
