@@ -14,6 +14,7 @@ What we left out, on purpose: the best point of a curve, tests of each point.
 import argparse
 import functools
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -84,20 +85,63 @@ def families_of(path):
 def read(path):
     """The lines of a file of cells, dicts; half a line at its end, of a killed run, is left out.
 
-    Raises BadInput for a line that is none of study.py's, and for a cell that is there twice.
+    Raises BadInput for a line that is none of study.py's, for a cell that is there twice, and for a
+    line of another study than those before it.
     """
-    raw, lines, seen = Path(path).read_bytes() if Path(path).exists() else b"", [], set()
+    raw, lines, seen, known = Path(path).read_bytes() if Path(path).exists() else b"", [], set(), {}
     for number, text in enumerate(raw[:raw.rfind(b"\n") + 1].splitlines(), 1):
+        where = f"{path}, line {number}"
         try:
-            lines.append(json.loads(text))
-            lines[-1]["final"]["right"]  # a KeyError, if it is not there
-            cell = tuple(lines[-1]["cell"][k] for k in ("phase", "arm", "rate", "seed"))
-        except (ValueError, KeyError, TypeError):
-            raise BadInput(f"{path}, line {number}: no cell of study.py.") from None
+            line = json.loads(text)
+            check(line)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            raise BadInput(f"{where}: no cell of study.py.") from None
+        cell = tuple(line["cell"][k] for k in ("phase", "arm", "rate", "seed"))
         if cell in seen:
-            raise BadInput(f"{path}, line {number}: {' '.join(map(str, cell))} is there twice.")
+            raise BadInput(f"{where}: {' '.join(map(str, cell))} is there twice.")
+        points = [[p["step"], len(p["right"]), p["samples"]] for p in points_of(line)]
+        alike = {**line["settings"], f"{cell[0]} [step, problems, samples]": points}
+        for k, value in alike.items():
+            if known.setdefault(k, value) != value:
+                raise BadInput(f"{where}: was made with {k} {value!r}, and lines before it with "
+                               f"{known[k]!r}; a file holds one study, so move it to another.")
         seen.add(cell)
+        lines.append(line)
     return lines
+
+
+def points_of(line):
+    """The evaluated points of a line, in the order of their steps."""
+    return [*line["curve"], line["final"], *([line["greedy"]] if "greedy" in line else [])]
+
+
+def check(line):
+    """Raise ValueError, or what Python raises where a part is missing or of another type, unless
+    this line has all that is read from one here and in tables.py."""
+    cell, points = line["cell"], points_of(line)
+    spent = line.get("tokens_by_step", [0] * line["final"]["step"])  # the oldest lines lack it
+    numbers = [cell["rate"], line["tokens"], *line["seconds"].values(), *spent]
+    if cell["phase"] == "final":
+        numbers.append(line["weight_mean"])
+    counts = [cell["seed"], *(point["step"] for point in points)]
+    names = [cell["arm"], line["settings"]["data_sha256"],
+             line["made_on"]["device"], line["made_on"]["torch"]]
+    names += [point[column] for point in points for column in ("right", "lenient")]
+    if not (cell["phase"] in ("start", "sweep", "final")
+            and (cell["phase"] == "sweep") == ("greedy" not in line)
+            and len(spent) == line["final"]["step"]
+            and all(0 <= number < math.inf for number in numbers)
+            and all(type(count) is int and count >= 0 for count in counts)
+            and all(type(name) is str and name for name in names)
+            and all(map(in_digits, points))):
+        raise ValueError
+
+
+def in_digits(point):
+    """Has each problem one digit a column, at most the number of samples?"""
+    samples, digits = point["samples"], point["right"] + point["lenient"]
+    return (1 <= samples <= 9 and len(point["right"]) == len(point["lenient"])
+            and set(digits) <= set("0123456789"[:samples + 1]))
 
 
 def scores(point, k=1):

@@ -1,6 +1,6 @@
 r"""The study: does token-level credit help, under controls, at a size that anyone can repeat?
 
-    python results/study.py --quick               # 2 methods x 3 seeds, CPU: a quarter of an hour
+    python results/study.py --quick --out mine.jsonl    # 2 methods x 3 seeds, a quarter of an hour
     python results/study.py --plan                # the whole grid: what is missing, and how long
     python results/study.py                       # runs what is missing, two cells at a time
     python results/study.py --device cuda --jobs 8 --out results/study_card.jsonl
@@ -13,9 +13,10 @@ r"""The study: does token-level credit help, under controls, at a size that anyo
 
 A cell is one command, `python grail.py --seed 3 --lr 0.0002 ...`, run in a worker process, plus the
 evaluation of its snapshots. It becomes one line of results/study_GRID.jsonl, complete or not at
-all. A finished cell does not run again, so stop and start as you like: the worker ends its step,
-and a cell with a checkpoint continues from it. If a worker is killed, its cell is lost, and the
-same command runs it again. Three phases:
+all. A finished cell does not run again. The lines of our own cells come with the project, so with
+those files nothing is left to run: --out another file runs the cells anew. Stop and start as you
+like: the worker ends its step, and a cell with a checkpoint continues from it. If a worker is
+killed, its cell is lost, and the same command runs it again. Three phases:
 
     start     the untrained model on the held-out problems
     sweep     each arm at each learning rate, seeds 100, 101, ...; scored on validation problems
@@ -33,7 +34,6 @@ scheduler for several machines (--arms and --seeds cut the grid; JSONL lines can
 """
 import argparse
 import functools
-import hashlib
 import json
 import math
 import os
@@ -57,11 +57,14 @@ from pool import run_all
 
 import evaluate
 import problems
-from engine.checkpoints import find
+from engine.checkpoints import find, fingerprint, short_sha
 from engine.errors import BadInput, run_cli
 from engine.files import append, hold, lock, release, write
 from engine.flags import check, flags, parse
 from models import check_device
+
+# Two models can have one name. Lines from before these settings are taken without them.
+NEWER = ("weights_sha256", "prompt_sha256")
 
 # ------------------------------------------------------------------------------ the grids
 
@@ -318,7 +321,11 @@ def split(data, test, most):
     """(training, validation, held-out rows): the last of the training file validate, a fifth of it
     but `most` at most. A problem is in one part alone, the last of those that have it. Raises
     BadInput if nothing is left to train on or to validate."""
-    rows, held_out = problems.load_problems(data, "train"), problems.load_problems(test, "test")
+    rows = problems.load_problems(data, "train")
+    try:
+        held_out = problems.load_problems(test, "test")
+    except BadInput as mistake:
+        raise BadInput(str(mistake).replace("--data", "--test", 1)) from None
     rows = without(rows, held_out, "are in --test, too")
     cut = len(rows) - min(most, len(rows) // 5)
     validation = rows[cut:]
@@ -381,15 +388,25 @@ def check_also(also, setup):
     for arm in setup["arms"]:
         cell = dict(phase="final", arm=arm, rate=0, seed=0)
         own |= named(arguments(cell, {**setup, "train": "", "also": ""}))
-    if taken := sorted(own & named(given)):
+    if taken := sorted(own & named(given, also)):
         names = ", ".join(f"--{name.replace('_', '-')}" for name in taken)
         raise BadInput(f"--also {also}: the cells set {names} themselves; leave that out.")
-    check(parse(flags("grpo", ""), [*given, "--model", setup["model"]]))  # or refuse now
+    check(parse(parser_of(also), [*given, "--model", setup["model"]]))  # or refuse now
 
 
-def named(argv):
-    """The names that these flags of grpo.py set. Only argparse knows what an abbreviation is."""
+def parser_of(also):
+    """The parser of grpo.py. In place of its usage or its help, it raises BadInput."""
+    def refuse(why="asks for help, and trains nothing; python grpo.py --help has it"):
+        raise BadInput(f"--also {also}: {why}.")
+
     parser = flags("grpo", "")
+    parser.error = parser.print_help = refuse
+    return parser
+
+
+def named(argv, also=""):
+    """The names that these flags of grpo.py set. Only argparse knows what an abbreviation is."""
+    parser = parser_of(also)
     parser.set_defaults(**dict.fromkeys(vars(parser.parse_args([]))))
     found, _ = parser.parse_known_args(argv)  # an arm's own flags are unknown
     return {name for name, value in vars(found).items() if value is not None}
@@ -398,7 +415,7 @@ def named(argv):
 def prepare(args):
     """The setup (dict) of a grid, and the path of its lines. Writes nothing: setup["files"] holds
     {name: text} of its training and validation problems, for setup["work"]."""
-    name = "quick" if args.quick else args.grid
+    name = args.grid or "embedded"
     grid, out = GRIDS[name], Path(args.out or HERE / f"study_{name}.jsonl")
     setup = asked_for(args, name)
     data = args.data or grid.get("data", "arithmetic")
@@ -407,11 +424,14 @@ def prepare(args):
     parts = {"train": train, "validation_rows": validation}
     texts = [[[row["problem"], row["answer"]] for row in part]
              for part in (train + validation, held_out)]
+    model, tokenizer = problems.load_policy(setup["model"])
+    prompt = problems.build_prompt(tokenizer, held_out[0]["problem"])
     setup["settings"] = {
         **{k: grid[k] for k in ("steps", "every", "validation", "curve", "final", "samples")},
         "model": Path(setup["model"]).name, "also": setup["also"],
         "device": torch.device(args.device).type,
-        "data_sha256": hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]}
+        "data_sha256": short_sha(texts), "weights_sha256": fingerprint(model),
+        "prompt_sha256": short_sha(tokenizer(prompt, add_special_tokens=False).input_ids)}
     if grid.get("one_card"):
         setup["settings"] |= {"flags_of": grid["flags_of"], "card": "cpu"}
         if args.device.startswith("cuda"):
@@ -420,8 +440,7 @@ def prepare(args):
                       for part, some in parts.items()}
     # What may not be shared is part of the name: lines, model, device, settings, data.
     own = [os.path.realpath(out), setup["model"], setup["settings"], setup["files"]]
-    sha = hashlib.sha256(json.dumps(own).encode()).hexdigest()
-    setup["work"] = f"runs/study/{name}-{sha[:12]}"
+    setup["work"] = f"runs/study/{name}-{short_sha(own)}"
     setup |= {part: f"{setup['work']}/{part}.jsonl" for part in parts}
     return setup, out
 
@@ -468,9 +487,10 @@ def load(path, setup):
     lines = read_cells(path)
     for line in lines:
         for k, value in setup["settings"].items():
-            if line["settings"].get(k) != value:
-                raise BadInput(f"--out {path}: its lines were made with {k} "
-                               f"{line['settings'].get(k)!r}, not {value!r}; take another file.")
+            made = line["settings"].get(k, value if k in NEWER else None)
+            if made != value:
+                raise BadInput(f"--out {path}: its lines were made with {k} {made!r}, not "
+                               f"{value!r}; take another file.")
     return lines
 
 
@@ -479,9 +499,17 @@ def load(path, setup):
 
 def missing(phases, setup, lines):
     """The cells of these phases without a line; a final cell has the rate None before its sweep is
-    done."""
-    return [cell for phase in ("start", "sweep", "final") if phase in phases
-            for cell in cells_of(phase, setup, lines)]
+    done. Raises BadInput if none of the phases is that sweep, or if the sweep has one rate."""
+    if set(phases) == {"sweep"} and len(setup["rates"]) == 1:
+        raise BadInput(f"--phases sweep: there is one learning rate, {setup['rates'][0]:g}, so "
+                       "nothing to choose; add a phase, or more --rates.")
+    cells = [cell for phase in ("start", "sweep", "final") if phase in phases
+             for cell in cells_of(phase, setup, lines)]
+    waiting = dict.fromkeys(cell["arm"] for cell in cells if cell["rate"] is None)
+    if waiting and "sweep" not in phases:
+        raise BadInput(f"--phases {','.join(phases)}: the sweep that chooses the learning rate of "
+                       f"{', '.join(waiting)} is not done; add sweep, or give one rate by --rates.")
+    return cells
 
 
 def left(cells, jobs, setup, lines):
@@ -537,9 +565,10 @@ def read_flags(argv):
     """The flags (a Namespace). Raises BadInput for numbers and phases that cannot be."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     add = parser.add_argument
-    add("--grid", default="embedded", choices=["embedded", "long", "real", "gsm8k"],
-        help="which study")
-    add("--quick", action="store_true", help="the embedded grid cut to 2 methods and 3 seeds")
+    one = parser.add_mutually_exclusive_group()
+    one.add_argument("--grid", choices=list(GRIDS), help="which study (embedded)")
+    one.add_argument("--quick", action="store_const", const="quick", dest="grid",
+        help="the same as --grid quick: the embedded grid cut to 2 methods and 3 seeds")
     add("--phases", default="start,sweep,final", help="some of them, comma between")
     add("--plan", action="store_true", help="say what is missing and how long it takes, and stop")
     add("--jobs", type=int, default=2, help="cells at a time")
@@ -570,8 +599,12 @@ def main(argv=None):
     args = read_flags(argv)
     setup, out = prepare(args)
     phases = args.phases.split(",")
+    lines = load(out, setup)
+    if not missing(phases, setup, lines):
+        print(f"all cells are in {out}: nothing is left to run; --out another file runs them anew")
+    elif args.plan:
+        print(plan(phases, args.jobs, setup, lines))
     if args.plan:
-        print(plan(phases, args.jobs, setup, load(out, setup)))
         return
     with alone(out, setup):
         lines = run(phases, args.jobs, setup, out)

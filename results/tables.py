@@ -28,7 +28,7 @@ from cells import (
     stacked,
     untrained,
 )
-from paired import Z, both_levels, holm, t_interval
+from paired import Z, both_levels, detectable, holm, t_interval
 
 from engine.errors import run_cli
 
@@ -84,7 +84,7 @@ def sweep_table(lines):
     rates = sorted({rate for by_rate in found.values() for rate in by_rate})
     rows = [[arm, *(percent(sum(by[r]) / len(by[r])) + " *" * (chosen.get(arm) == r)
                     if r in by else "" for r in rates)] for arm, by in found.items()]
-    edge = [arm for arm, by in found.items() if chosen.get(arm) in (rates[0], rates[-1])]
+    edge = [arm for arm, by in found.items() if chosen.get(arm) in (min(by), max(by))]
     note = f" At the edge of the sweep: {', '.join(edge)}." if edge else ""
     taken = "; * is taken" if chosen else ""
     what = {"sampled": "accuracy", "curve": "mean accuracy along the curve"}[column]
@@ -148,8 +148,10 @@ def family_table(title, pairs, column, arms):
                       f"{100 * row['sd']:.1f}", f"{100 * row['detectable']:.1f}"])
     samples = next(iter(arms[rows[0]["b"]].values()))["final"]["samples"]
     names = [f"Pass@{samples}" if name == "pass" else name for name in others]
+    counts = {how_many(row["seeds"]) for row in rows}
+    detect = f"{counts.pop()} seeds" if len(counts) == 1 else "these seeds, at least ten,"
     head = ["B - A", "seeds", column, "both", "p", f"Holm, {len(rows)}", *names, "sd over seeds",
-            f"{how_many(rows[0]['seeds'])} seeds detect"]
+            f"{detect} detect"]
     said = "\n".join(f"- {verdict(row, p, column)}" for row, p in zip(rows, adjusted))
     return f"\n**{title}**, points, paired over seeds.\n\n{table(head, cells)}\n\n{said}\n"
 
@@ -178,16 +180,18 @@ def gain_table(arms):
                  for one in shares]
         if arm in ("grpo", "oracle"):
             texts = [f"{float(arm == 'oracle'):.0f}"] * 2  # by definition
-        rows.append([arm, str(len(seeds)), *texts])
+        common = set(seeds) & set(arms["grpo"]) & set(arms["oracle"])
+        rows.append([arm, str(len(common)), *texts])
     return ("\n**Share of the oracle's gain over GRPO**: 0 is GRPO, 1 is the oracle; 95 % "
             "bootstrap intervals over seeds.\n\n"
             + table(["arm", "seeds", "mean of the curve", "at the end, sampled"], rows) + "\n")
 
 
 def token_table(arms, start):
-    """Accuracy at equal numbers of tokens sampled; "" where the lines do not count them by step, or
+    """Accuracy at equal numbers of tokens sampled; "" where a line does not count them by step, or
     where no arm samples more than its completions."""
-    if not {"vine", "grpo"} <= set(arms) or start is None:
+    counted = all("tokens_by_step" in line for seeds in arms.values() for line in seeds.values())
+    if not {"vine", "grpo"} <= set(arms) or start is None or not counted:
         return ""
     whole = min(line["tokens"] for line in arms["grpo"].values())
     budgets = [whole // 4, whole // 2, whole]
@@ -220,18 +224,21 @@ def power(arms, families):
             if (row := compared(arms, b, a, column))]
     if not rows:
         return ""
-    seen = sorted(100 * row["detectable"] for row in rows)
+    counts = sorted(row["seeds"] for row in rows)
+    fewest = counts[0]
+    seen = sorted(100 * detectable(row["sd"], max(10, fewest)) for row in rows)
     span = " to ".join(dict.fromkeys(f"{end:.1f}" for end in (seen[0], seen[-1])))
     spread = sorted(100 * stacked(seeds, column).mean(1).std().item()
                     for seeds in arms.values() if len(seeds) > 1)
-    seeds = min(row["seeds"] for row in rows)
     alone = (Z + 0.841621) * math.sqrt(2) * sum(spread) / len(spread)
+    more = " or more" * (counts[-1] > fewest)
+    rough = f" (of {fewest} seeds{more}, so roughly)" * (fewest < 10)
     which = "accuracy" if column == "sampled" else f"{column} accuracy"
     return (f"\n**Power.** One arm's {which} varies from seed to seed with an sd of "
-            f"{spread[0]:.1f} to {spread[-1]:.1f} points. With {how_many(seeds)} seeds an arm, the "
-            f"paired t test at 5 % would show a true difference of {span} points 4 times in 5, by "
-            f"the sd of the differences above{f' (of {seeds} seeds, so roughly)' * (seeds < 10)}; "
-            f"with one run an arm it would have to be {alone:.0f} points, were the sd known.\n")
+            f"{spread[0]:.1f} to {spread[-1]:.1f} points. With {how_many(fewest)} seeds an arm, "
+            f"the paired t test at 5 % would show a true difference of {span} points 4 times in 5, "
+            f"by the sd of the differences above{rough}; with one run an arm it would have to be "
+            f"{alone:.0f} points, were the sd known.\n")
 
 
 def with_enough_seeds(arms):

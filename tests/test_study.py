@@ -3,6 +3,7 @@ import itertools
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -88,12 +89,17 @@ def test_both_levels_see_seeds_and_problems():
 
 
 def line(arm, seed, right, samples=4, phase="final", rate=1e-4, greedy=None, curve=()):
-    point = {"step": 40, "samples": samples, "right": right}
-    return {"cell": {"phase": phase, "arm": arm, "rate": rate, "seed": seed}, "final": point,
-            "greedy": {"step": 40, "samples": 1, "right": greedy or "0" * len(right)},
-            "curve": [{"step": step, "samples": 4, "right": digits} for step, digits in curve],
+    def point(step, samples, digits):
+        return {"step": step, "samples": samples, "right": digits, "lenient": digits}
+
+    made = {"cell": {"phase": phase, "arm": arm, "rate": rate, "seed": seed},
+            "settings": {"data_sha256": "x"}, "final": point(40, samples, right),
+            "curve": [point(step, 4, digits) for step, digits in curve],
             "tokens": 1000, "weight_mean": 1, "seconds": {"train": 5, "evaluate": 1},
             "made_on": {"device": "cpu", "torch": "x"}}
+    if phase != "sweep":
+        made["greedy"] = point(40, 1, greedy or "0" * len(right))
+    return made
 
 
 def write(path, lines):
@@ -160,6 +166,78 @@ def test_accuracy_at_equal_tokens_by_hand():
     start["final"]["step"] = 0
     found = [cells.at_tokens(one, tokens, start) for tokens in (0, 20, 40, 70, 100, 101)]
     assert found == [0, 0.25, 0.5, 0.75, 1, None]
+
+
+def test_no_table_of_tokens_where_a_line_does_not_count_them():
+    """Lines from before the counting, here one of four, have no place in that table."""
+    steps = {"tokens_by_step": [25] * 40}
+    counted = [line(arm, seed, "12") | steps for arm in ("grpo", "vine") for seed in (0, 1)]
+    start = line("grpo", 0, "01", phase="start")
+    start["final"]["step"] = 0
+    assert "At equal tokens" in tables.render([start, *counted])
+    for i, one in enumerate(counted):
+        older = {k: v for k, v in one.items() if k != "tokens_by_step"}
+        text = tables.render([start, *counted[:i], older, *counted[i + 1:]])
+        assert "| vine |" in text and "At equal tokens" not in text
+
+
+def uneven():
+    """{arm: {seed: line}} with 12 seeds of grail, 14 of the oracle and 20 of the others."""
+    seeds = {"grpo": 20, "oracle": 14, "vine": 20, "grail": 12}
+    digits = {"grpo": "11", "oracle": "33", "vine": "12", "grail": "21"}
+    return cells.by_arm([line(arm, seed, digits[arm][seed % 2] + "1")
+                         for arm, n in seeds.items() for seed in range(n)])
+
+
+def test_a_head_that_names_seeds_is_true_of_each_row():
+    """12 and 20 seeds in one table: "12 seeds detect" stood above what 20 seeds do. With up to ten
+    seeds, each row says what ten do."""
+    pairs = [("grail", "grpo"), ("vine", "grpo")]
+
+    def head(arms):
+        return tables.family_table("Title", pairs, "sampled", arms).splitlines()[3].split(" | ")[-1]
+
+    arms = uneven()
+    assert head(arms) == "these seeds, at least ten, detect |"
+    arms["vine"] = {seed: arms["vine"][seed] for seed in range(12)}
+    assert head(arms) == "12 seeds detect |"
+    arms["vine"] = {seed: arms["vine"][seed] for seed in range(5)}
+    assert head(arms) == "these seeds, at least ten, detect |"
+    arms["grail"] = {seed: arms["grail"][seed] for seed in range(8)}
+    assert head(arms) == "ten seeds detect |"
+
+
+def test_power_is_of_the_seeds_that_it_names():
+    """GRAIL's 12 differences are 1/8 and 0 in turn, vine's 20 are 0 and 1/8: with 12 seeds, which
+    is what the text says, each detects (2.20099 + 0.87553) sd / sqrt(12). By hand from t tables
+    with 11 degrees of freedom. Of 5 seeds and more it says so."""
+    families, arms = [("", [("grail", "grpo"), ("vine", "grpo")], "sampled")], uneven()
+    low, high = (100 * (2.20099 + 0.87553) * sd / 12 ** 0.5
+                 for sd in (0.0625 * (20 / 19) ** 0.5, 0.0625 * (12 / 11) ** 0.5))
+    text = tables.power(arms, families)
+    assert "With 12 seeds an arm" in text and f"of {low:.1f} to {high:.1f} points" in text
+    arms["grail"] = {seed: arms["grail"][seed] for seed in range(5)}
+    assert "(of 5 seeds or more, so roughly)" in tables.power(arms, families)
+    arms["vine"] = {seed: arms["vine"][seed] for seed in range(5)}
+    assert "(of 5 seeds, so roughly)" in tables.power(arms, families)
+
+
+def test_a_share_is_of_the_seeds_that_all_three_have():
+    """Vine and GRPO have 20 seeds and the oracle 14, so a share of its gain is of 14."""
+    rows = [row.split(" | ")[:2] for row in tables.gain_table(uneven()).splitlines()[5:]]
+    found = {arm.strip("| "): int(seeds) for arm, seeds in rows}
+    assert found == {"grpo": 14, "oracle": 14, "vine": 14, "grail": 12}
+
+
+def test_an_edge_is_of_the_arm_s_own_rates():
+    """SCRL alone was swept at 4e-4 and 2e-5, so 1e-4 and 2e-4 are edges of the others, and for SCRL
+    they are not."""
+    rates = {"grpo": (5e-5, 1e-4, 2e-4), "grail": (1e-4, 2e-4, 3e-4), "delta": (1e-4, 2e-4, 3e-4),
+             "scrl": (2e-5, 1e-4, 2e-4, 4e-4)}
+    chosen = {"grpo": 2e-4, "grail": 1e-4, "delta": 2e-4, "scrl": 2e-4}
+    lines = [line(arm, 100, "1", phase="sweep", rate=rate) for arm in rates for rate in rates[arm]]
+    lines += [line(arm, 0, "1", rate=rate) for arm, rate in chosen.items()]
+    assert "At the edge of the sweep: grpo, grail.\n" in tables.sweep_table(lines)
 
 
 def test_an_arm_with_few_of_the_seeds_is_left_out_and_named():
@@ -273,6 +351,64 @@ def test_half_a_line_is_no_cell_and_a_doubled_one_is_an_error(tmp_path):
         cells.read(path)
 
 
+def changed(path, value):
+    """A line of study.py in which one part is another; None: it is not there."""
+    one = line("grpo", 0, "13", curve=[(10, "4")]) | {"tokens_by_step": [1] * 40}
+    part = one
+    for key in path[:-1]:
+        part = part[key]
+    part[path[-1]] = value
+    if value is None:
+        del part[path[-1]]
+    return one
+
+
+@pytest.mark.parametrize("path, value", [
+    *(([key], None) for key in ("cell", "settings", "final", "curve", "seconds", "made_on",
+                                "tokens", "weight_mean", "greedy")),
+    (["cell", "seed"], [1]), (["cell", "seed"], "1"), (["cell", "arm"], []),
+    (["cell", "phase"], "end"), (["cell", "rate"], math.nan), (["settings"], "x"),
+    (["seconds", "train"], "5"), (["seconds", "train"], math.nan), (["seconds"], [5]),
+    (["tokens_by_step"], [1] * 39), (["curve"], 3), (["final", "samples"], 10),
+    (["final", "samples"], 2), (["final", "right"], "xyz"), (["final", "right"], ""),
+    (["final", "right"], ["1", "3"]), (["final", "right"], "1\u00b3"), (["final", "step"], "40"),
+    (["final", "lenient"], "133"), (["final", "lenient"], "19"), (["greedy", "right"], "02"),
+    (["curve", 0, "right"], "5"), (["curve", 0, "step"], -1)])
+def test_a_line_that_is_none_of_the_study_s_is_refused(tmp_path, path, value):
+    """What is not a digit was taken for one, and the page had -102961733.3 per cent."""
+    file = write(tmp_path / "a.jsonl", [line("grpo", 1, "13", curve=[(10, "4")])])
+    assert len(cells.read(file)) == 1
+    with file.open("a") as end:
+        end.write(json.dumps(changed(path, value)) + "\n")
+    with pytest.raises(BadInput, match="a.jsonl, line 2: no cell of study.py"):
+        cells.read(file)
+
+
+def test_a_line_of_no_json_or_of_too_deep_json_is_refused(tmp_path):
+    for text in ("{}", "[]", "3", "", "null", "\x00", "[" * 100_000):
+        (tmp_path / "a.jsonl").write_text(text + "\n")
+        with pytest.raises(BadInput, match="line 1: no cell of study.py"):
+            cells.read(tmp_path / "a.jsonl")
+
+
+def test_the_lines_of_a_file_are_of_one_study(tmp_path):
+    """Two files that somebody joined: other settings, or other points, cannot be in one table. A
+    sweep has points of its own, and a line from before a setting lacks it."""
+    first = line("grpo", 0, "13")
+    older = line("grpo", 1, "13") | {"settings": {"data_sha256": "x", "weights_sha256": "w"}}
+    swept = line("grpo", 100, "123", phase="sweep")
+    assert len(cells.read(write(tmp_path / "a.jsonl", [first, older, swept]))) == 3
+    for other, said in (({"data_sha256": "y"}, "data_sha256 'y', .* 'x'"),
+                        ({"data_sha256": "x", "weights_sha256": "v"}, "weights_sha256 'v'")):
+        one = line("grpo", 2, "13") | {"settings": other}
+        with pytest.raises(BadInput, match=f"line 3: was made with {said}"):
+            cells.read(write(tmp_path / "a.jsonl", [first, older, one]))
+    for one in (line("grpo", 2, "133"), line("grpo", 2, "13", samples=8),
+                line("grpo", 2, "13", curve=[(10, "1")])):
+        with pytest.raises(BadInput, match="line 2: was made with final .step, problems, samples."):
+            cells.read(write(tmp_path / "a.jsonl", [first, one]))
+
+
 @pytest.mark.slow
 def test_the_page_is_what_its_lines_say():
     """Every table and figure of the pages in results/, made again: nobody typed one."""
@@ -363,7 +499,7 @@ def test_workers_take_the_visible_cards_in_turn(monkeypatch):
 def test_rates_of_one_s_own(tmp_path, monkeypatch):
     """They replace the grid's in the sweep, and no other number is taken for one."""
     monkeypatch.chdir(tmp_path)
-    args = SimpleNamespace(quick=False, grid="embedded", model="", data="", out="", test="",
+    args = SimpleNamespace(grid="embedded", model="", data="", out="", test="",
                            also="", device="cpu", arms="grpo", seeds=1, first_seed=0,
                            rates="5e-5,2.5e-5")
     asked, _ = study.prepare(args)
@@ -610,7 +746,7 @@ def here(monkeypatch, tmp_path):
 
 def study_args(argv, **other):
     """The arguments of `study.prepare` for the command line of `here`."""
-    known = dict(quick=False, grid="real", model=argv[3], data="train.jsonl", out="",
+    known = dict(grid="real", model=argv[3], data="train.jsonl", out="",
                  test="test.jsonl", device="cpu", arms="", seeds=0, first_seed=0, rates="",
                  also=argv[-1][7:])
     return SimpleNamespace(**known | other)
@@ -785,10 +921,7 @@ def test_seconds_of_earlier_calls_are_those_up_to_the_checkpoint(here, monkeypat
 def test_gsm8k_cells_of_another_batch_or_card_are_not_mixed(here):
     argv, _, out = here
     setup = study.prepare(gsm8k_args(argv))[0]
-    point = dict(right="11", samples=2)
-    cell = dict(phase="sweep", arm="grpo", rate=1e-6, seed=100)
-    one = dict(cell=cell, settings=setup["settings"], curve=[], final=point)
-    out.write_text(json.dumps(one) + "\n")
+    write(out, [line("grpo", 100, "11", phase="sweep") | {"settings": setup["settings"]}])
     assert study.load(out, setup)
     other = study.prepare(gsm8k_args(argv, also="--prompts 16"))[0]
     with pytest.raises(BadInput, match="also"):
@@ -874,6 +1007,121 @@ def test_an_arm_named_twice_runs_once(here):
     assert [cell["arm"] for cell in study.cells_of("final", setup, [])] == ["grpo", "shuffled"]
 
 
+@pytest.mark.parametrize("other, name", [
+    ("tiny_long/tiny", "weights_sha256"), ("another template", "prompt_sha256")])
+def test_two_models_of_one_folder_name_are_not_mixed(here, other, name):
+    """A run's model is always called checkpoint. With lines of one and the other in its place,
+    nothing runs, and the plan says why; neither does it if the folder itself was overwritten. A
+    copy of the first goes on, in a folder of its own."""
+    argv, ran, out = here
+    shutil.copytree(ROOT / "data/tiny", "a/checkpoint")
+    shutil.copytree("a/checkpoint", "copy/checkpoint")
+    shutil.copytree(ROOT / "data" / other if "/" in other else "a/checkpoint", "b/checkpoint")
+    if "/" not in other:
+        template = Path("b/checkpoint/chat_template.jinja")
+        template.write_text("Q: " + template.read_text())
+
+    def command(folder):
+        return ["--model", folder, *argv[:2], *argv[4:]]
+
+    study.main([*command("a/checkpoint"), "--phases", "start"])
+    assert [one[0] for one in ran] == ["start"]
+    study.main([*command("copy/checkpoint"), "--phases", "start"])
+    shutil.rmtree("copy/checkpoint")
+    shutil.copytree("b/checkpoint", "copy/checkpoint")
+    for folder in ("b/checkpoint", "copy/checkpoint"):
+        for more in ([], ["--plan"], ["--phases", "start"], ["--phases", "sweep"]):
+            with pytest.raises(BadInput, match=f"--out out.jsonl: its lines were made with {name}"):
+                study.main([*command(folder), *more])
+    assert len(ran) == 1
+
+
+def test_lines_from_before_the_model_s_hash_go_on(here):
+    """The committed files name their model alone. What else they lack is missed."""
+    argv, _, out = here
+    setup, _ = study.prepare(study_args(argv))
+    older = {k: v for k, v in setup["settings"].items() if k not in study.NEWER}
+    write(out, [line("grpo", 100, "11", phase="sweep") | {"settings": older}])
+    assert len(study.load(out, setup)) == 1
+    write(out, [line("grpo", 100, "11", phase="sweep") | {
+        "settings": {k: v for k, v in older.items() if k != "also"}}])
+    with pytest.raises(BadInput, match="made with also None"):
+        study.load(out, setup)
+
+
+@pytest.mark.parametrize("phases", ["final", "start,final"])
+def test_a_final_cell_without_a_rate_is_no_success(here, phases):
+    """Before its sweep, `--phases final` ran nothing and ended well. One arm of two is enough: the
+    other would have been left out without a word."""
+    argv, ran, out = here
+    settings = study.prepare(study_args(argv))[0]["settings"]
+    lines = [line("grpo", 100, "11", phase="sweep", rate=rate) | {"settings": settings}
+             for rate in (1e-4, 1e-3)]
+    for known, asked, waiting in (([], "grpo,shuffled", "grpo, shuffled"),
+                                  (lines, "grpo,delta", "delta")):
+        write(out, known)
+        for more in ([], ["--plan"]):
+            with pytest.raises(BadInput, match=f"--phases {phases}: .* rate of {waiting} is not "):
+                study.main([*argv, "--phases", phases, "--arms", asked, *more])
+    study.main([*argv, "--phases", phases, "--arms", "grpo,shuffled", "--plan"])
+    study.main([*argv, "--phases", phases, "--arms", "delta", "--rates", "1e-4", "--plan"])
+    with pytest.raises(BadInput, match="--phases sweep: there is one learning rate, 0.0001"):
+        study.main([*argv, "--phases", "sweep", "--rates", "1e-4"])
+    assert not ran
+
+
+def test_a_call_with_nothing_to_run_says_so(here, capsys):
+    """All committed files are complete, so on a fresh copy of the project no cell runs."""
+    argv, ran, out = here
+    settings = study.prepare(study_args(argv))[0]["settings"]
+    swept = [("sweep", rate, 100) for rate in (1e-4, 1e-3)]
+    done = [line("grpo", seed, "11", phase=phase, rate=rate) | {"settings": settings}
+            for phase, rate, seed in [("start", 0, 0), *swept, ("final", 1e-4, 0)]]
+    write(out, done)
+    said = "all cells are in out.jsonl: nothing is left to run; --out another file runs them"
+    for more in ([], ["--plan"]):
+        study.main([*argv, "--arms", "grpo", *more])
+        assert said in capsys.readouterr().out and not ran
+    write(out, done[:-1])
+    study.main([*argv, "--arms", "grpo", "--plan"])
+    assert said not in capsys.readouterr().out
+
+
+def test_one_grid_at_a_time(capsys):
+    """--quick is a grid; with --grid long beside it, the long one was left out without a word."""
+    assert study.read_flags(["--quick"]).grid == study.read_flags(["--grid", "quick"]).grid
+    for grid in study.GRIDS:
+        with pytest.raises(SystemExit) as stopped:
+            study.main(["--quick", "--grid", grid])
+        assert stopped.value.code == 2
+        assert "argument --grid: not allowed with argument --quick" in capsys.readouterr().err
+
+
+def test_a_mistake_in_the_test_file_names_its_flag(here):
+    """It was said of --data, which may be whole."""
+    argv, _, _ = here
+    Path("empty.jsonl").write_text("")
+    write(Path("bad.jsonl"), [{"problem": "1 + 1"}])
+    for file, said in (("nowhere.jsonl", "there is no such"), ("bogus", "neither a path"),
+                       ("empty.jsonl", "the file is empty"), ("bad.jsonl, line 1", "no column")):
+        for flag in ("--test", "--data"):
+            with pytest.raises(BadInput, match=f"^{flag} {file}: {said}"):
+                study.main([*argv, flag, file.partition(",")[0]])
+
+
+@pytest.mark.parametrize("also, said", [
+    ("--help", "asks for help"), ("-h", "asks for help"), ("--he", "asks for help"),
+    ("--prompts 2 --help", "asks for help"), ("--prompts", "argument --prompts: expected one arg"),
+    ("--prompts x", "argument --prompts: invalid int value: 'x'"),
+    ("--no-such 1", "unrecognized arguments: --no-such 1"), ("x", "unrecognized arguments: x"),
+    ("--e 3", "ambiguous option: --e could match"), ("--loss x", "argument --loss: invalid")])
+def test_what_argparse_says_of_also_is_a_sentence(here, capsys, also, said):
+    """It printed the help or the usage of grpo.py, and --help ended well."""
+    with pytest.raises(BadInput, match=f"^--also {also}: {said}"):
+        study.main([*here[0][:-1], f"--also={also}"])
+    assert "usage" not in "".join(capsys.readouterr())
+
+
 def test_phases_are_checked_and_cut_the_plan(here, capsys):
     argv, ran, _ = here
     study.main([*argv, "--plan", "--phases", "start,sweep"])
@@ -913,13 +1161,11 @@ def test_a_plan_trains_nothing(here, capsys):
     assert sorted(Path().rglob("*")) == before
     said = capsys.readouterr().out.splitlines()[-1]
     assert "5 cells left, for an unknown time" in said and "no cell has been timed yet" in said
-    point = dict(right="11", samples=2, lenient="11", length=3, truncated=0, step=3)
     assert not ran and not out.exists()
     settings = study.prepare(study_args(argv))[0]["settings"]
-    cell = dict(phase="sweep", arm="grpo", rate=1e-4, seed=100)
     # 60 s a training and 1 s a sample; left are the start, a sweep's cell and two final ones.
-    out.write_text(json.dumps(dict(cell=cell, settings=settings, curve=[], final=point,
-                                   seconds=dict(train=60, evaluate=4))) + "\n")
+    write(out, [line("grpo", 100, "11", samples=2, phase="sweep") | {
+        "settings": settings, "seconds": dict(train=60, evaluate=4)}])
     study.main([*argv, "--plan", "--jobs", "1"])
     said = capsys.readouterr().out.splitlines()[-1]
     drawn = 5 * 3 + 4 * 6 + 2 * (4 * 3 * 2 + 5 * 3)
