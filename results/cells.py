@@ -89,6 +89,9 @@ def read(path):
     line of another study than those before it.
     """
     raw, lines, seen, known = Path(path).read_bytes() if Path(path).exists() else b"", [], set(), {}
+    start = b'{"cell": '
+    if raw[:len(start)] != start[:len(raw)]:  # what follows the last newline will be cut off
+        raise BadInput(f"{path}, line 1: no cell of study.py.")
     for number, text in enumerate(raw[:raw.rfind(b"\n") + 1].splitlines(), 1):
         where = f"{path}, line {number}"
         try:

@@ -391,6 +391,17 @@ def test_a_line_of_no_json_or_of_too_deep_json_is_refused(tmp_path):
             cells.read(tmp_path / "a.jsonl")
 
 
+def test_a_file_of_someone_else_without_a_newline_is_refused(tmp_path):
+    """It looked like the half line of a killed run, which is cut off. Half a line of ours is one."""
+    for text, ours in (('{"mine": 1}', False), ("x", False), ('{"cell": {"pha', True), ("", True)):
+        (tmp_path / "a.jsonl").write_text(text)
+        if ours:
+            assert cells.read(tmp_path / "a.jsonl") == []
+            continue
+        with pytest.raises(BadInput, match="line 1: no cell of study.py"):
+            cells.read(tmp_path / "a.jsonl")
+
+
 def test_the_lines_of_a_file_are_of_one_study(tmp_path):
     """Two files that somebody joined: other settings, or other points, cannot be in one table. A
     sweep has points of its own, and a line from before a setting lacks it."""
