@@ -33,11 +33,48 @@ def test_mistakes_are_refused_before_anything_is_measured(monkeypatch, tmp_path)
     with pytest.raises(BadInput, match="--device bogus"):
         bench.main(["--device", "bogus"])
     with pytest.raises(BadInput, match="--out .*no/x.json: cannot write there"):
-        bench.main(["--device", "cpu", "--out", str(tmp_path / "no/x.json")])
+        bench.main(["--device", "cpu", "--parts", "sampling", "--out",
+                    str(tmp_path / "no/x.json")])
     monkeypatch.setattr(soak, "watch", None)
     with pytest.raises(SystemExit) as stop:
         soak.main(["--name", str(tmp_path / "new"), "--out", str(tmp_path / "no/x.json")])
     assert stop.value.code == 2
+
+
+@pytest.mark.parametrize("argv, words", [
+    ("--rows 12", "--rows 12: must be 8 or a multiple"), ("--rows 7", "--rows 7"),
+    ("--rows 0", "--rows 0"), ("--rows -8", "--rows -8"),
+    ("--parts samplin,updat", "no part 'samplin'"), ("--parts sampling,", "no part ''"),
+    ("--parts compiled", "compiled needs --device cuda"),
+    ("--tokens 10", "--tokens 10: must be at least 18"), ("--tokens 17", "at least 18"),
+    ("--parts update --tokens 7", "--tokens 7: must be at least 8"),
+    ("--parts sampling --tokens 0", "--tokens 0: must be at least 1"),
+    ("--parts long --long 17", "--long 17: must be at least 18"),
+    ("--repeat 0", "--repeat 0"), ("--prompt 0", "--prompt 0"),
+    ("--tokens-per-microbatch 0", "--tokens-per-microbatch 0")])
+def test_what_cannot_be_measured_is_refused_before_anything_is(argv, words, monkeypatch):
+    monkeypatch.setattr(bench, "Qwen3Config", None)
+    with pytest.raises(BadInput) as caught:
+        bench.main(["--device", "cpu", "--parts", "sampling,methods", *argv.split()])
+    assert words in str(caught.value) and str(caught.value).endswith(".")
+
+
+@pytest.mark.parametrize("tokens, fallen", [(18, 0), (17, 1)])
+def test_the_fewest_tokens_with_which_a_method_has_a_signal(tokens, fallen, monkeypatch):
+    """At the bound GRAIL gives weights to every row, and one token below it to none."""
+    monkeypatch.setattr(bench.saliency, "answer_span", bench.saliency.answer_span)
+    monkeypatch.setattr(bench, "check", lambda args: args.parts.split(","))
+    shares, update = [], bench.grpo.update
+
+    def noted(*args, **more):
+        metrics, weights = update(*args, **more)
+        shares.append(metrics["fallback"])
+        return metrics, weights
+
+    monkeypatch.setattr(bench.grpo, "update", noted)
+    bench.main(["--small", "--device", "cpu", "--parts", "long", "--repeat", "1", "--rows", "8",
+                "--prompt", "2", "--tokens", "1", "--long", str(tokens)])
+    assert shares == [fallen] * 2
 
 
 @pytest.mark.slow
