@@ -1,4 +1,4 @@
-"""examples/bench.py: its profile of a sampled token, on a CPU."""
+"""examples/bench.py and soak.py: what they refuse, and the profile of a sampled token."""
 import json
 import sys
 import time
@@ -12,7 +12,7 @@ sys.path.insert(0, str(ROOT / "examples"))
 import bench
 import soak
 
-from engine.errors import BadInput
+from engine.errors import BadInput, run_cli
 
 CPU = torch.device("cpu")
 
@@ -35,10 +35,22 @@ def test_mistakes_are_refused_before_anything_is_measured(monkeypatch, tmp_path)
     with pytest.raises(BadInput, match="--out .*no/x.json: cannot write there"):
         bench.main(["--device", "cpu", "--parts", "sampling", "--out",
                     str(tmp_path / "no/x.json")])
+
+
+@pytest.mark.parametrize("argv, words", [
+    ("--every 0", "--every 0: must be at least 1"), ("--every -50", "--every -50"),
+    ("--steps 199", "--steps 199: must be at least 4 times --every 50"),
+    ("--steps 0 --every 1", "--steps 0"), ("--out .", "--out .: cannot write there"),
+    ("--out no/x.jsonl", "--out no/x.jsonl: cannot write there"),
+    ("--name .", "--name .: it is there"), ("--method evaluate", "invalid choice: 'evaluate'")])
+def test_soak_refuses_mistakes_before_the_training(argv, words, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(soak, "watch", None)
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stop:
-        soak.main(["--name", str(tmp_path / "new"), "--out", str(tmp_path / "no/x.json")])
-    assert stop.value.code == 2
+        run_cli(lambda: soak.main(argv.split()))
+    said = capsys.readouterr().err
+    assert stop.value.code == 2 and words in said and "Traceback" not in said
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("argv, words", [
