@@ -1,6 +1,6 @@
 r"""How faithful is each cheap signal to what a token really does?
 
-    python examples/fidelity.py                        # the embedded model, 3 min of CPU time
+    python examples/fidelity.py                        # the embedded model, 90 s of CPU time
     python examples/fidelity.py --toy                  # a model whose influences are a formula
     python examples/fidelity.py --completions 40 --samples 128 --out fidelity.json
 
