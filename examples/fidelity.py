@@ -309,6 +309,8 @@ def check(args):
         if value < smallest or (even and value % 2):
             raise BadInput(f"--{name.replace('_', '-')} {value}: must be "
                            f"{'an even number, ' * even}at least {smallest}.")
+    if not 0 <= args.seed < 2**40:
+        raise BadInput(f"--seed {args.seed}: take one from 0 to 2^40.")
 
 
 def cell(x):

@@ -108,6 +108,8 @@ def main(argv=None):
                                ("--max-new-tokens", args.max_new_tokens, 1)):
         if value < least:
             raise BadInput(f"{flag} {value}: must be at least {least}.")
+    if not 0 <= args.seed < 2**40:
+        raise BadInput(f"--seed {args.seed}: take one from 0 to 2^40.")
     model, tokenizer = problems.load_policy(args.model, args.device)
     prompt = problems.build_prompt(tokenizer, args.problem)
     out = rollout.sample(model, tokenizer, [prompt], samples=args.samples, seed=args.seed,

@@ -600,9 +600,11 @@ def test_show_credit_puts_five_methods_side_by_side(tmp_path, capsys):
             assert "right answer: <b>3</b>" in article
 
 
-@pytest.mark.parametrize("argv", ["--samples 0", "--samples 1", "--max-new-tokens 0"])
-def test_show_credit_refuses_before_it_begins(argv):
-    with pytest.raises(errors.BadInput, match=f"{argv}: must be at least"):
+@pytest.mark.parametrize("argv", ["--samples 0", "--samples 1", "--max-new-tokens 0", "--seed -1",
+                                  "--seed 99999999999999999999"])
+def test_show_credit_refuses_before_it_begins(argv, monkeypatch):
+    monkeypatch.setattr(show_credit, "problems", None)
+    with pytest.raises(errors.BadInput, match=f"{argv}: (must be at least|take one from 0 to)"):
         show_credit.main(argv.split())
 
 
