@@ -2,7 +2,7 @@
 
     python examples/bench.py                            # a card: everything below, ten minutes
     python examples/bench.py --parts sampling,methods --out bench.json
-    python examples/bench.py --small --device cpu --parts sampling,update,methods,long   # seconds
+    python examples/bench.py --small --device cpu --parts sampling,update,methods,long  # 4 minutes
 
 The weights are random, because throughput does not depend on them. No work is skipped: half of each
 group is right, and every completion has its full length and a box of 12 tokens near its end. Parts:
