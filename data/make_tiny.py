@@ -42,7 +42,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import WordLevel
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
@@ -50,6 +51,8 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config,
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
+from engine.errors import BadInput, run_cli
+from models import check_device
 from problems import SUFFIX  # the one sentence that asks for a box
 
 CURRICULUM = (r" Solve the numbered problems in order, each inside its own tags <p1> </p1>,"
@@ -70,6 +73,7 @@ class Task(NamedTuple):
 
 
 SHORT = Task()
+LAST_DRAWS = 100_000  # so many without a new problem: there are no more, or hardly any
 
 # ------------------------------------------------------------------------------ problems
 
@@ -89,6 +93,22 @@ def draw_chain(rng, task=SHORT):
         chain.append((operation, operand))
         value = apply(value, operation, operand)
     return start, chain
+
+
+def draw_problems(rng, number, task=SHORT):
+    """`number` chains whose statements differ. Raises BadInput if there seem to be fewer."""
+    chains, in_vain = {}, 0
+    while len(chains) < number:
+        start, chain = draw_chain(rng, task)
+        known = len(chains)
+        chains[statement(start, chain)] = (start, chain)
+        in_vain = in_vain + 1 if len(chains) == known else 0
+        if in_vain == LAST_DRAWS:
+            low, high = task.chain
+            raise BadInput(f"--problems {number}: after {known:,} problems of --chain {low}-{high} "
+                           f"the next {in_vain:,} draws gave no new one; ask for fewer problems or "
+                           "longer chains.")
+    return list(chains.values())
 
 
 def statement(start, chain):
@@ -188,7 +208,7 @@ def make_tokenizer():
     escaped = ["".join(c if c.isalnum() else f"\\x{ord(c):02x}" for c in word)
                for word in sorted(words, key=len, reverse=True)]
     pattern = "|".join(escaped) + r"|(?m:.)"  # in this dialect (?m) lets the dot match a newline
-    core = Tokenizer(models.WordLevel(vocabulary, unk_token="<|unk|>"))
+    core = Tokenizer(WordLevel(vocabulary, unk_token="<|unk|>"))
     core.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
     core.decoder = decoders.Fuse()
     tokenizer = PreTrainedTokenizerFast(
@@ -259,6 +279,8 @@ def warm_up(model, tokenizer, steps, batch_size, lr, rng, held_out, task=SHORT):
                                  reduction="sum") / tokens
             loss.backward()
             total += loss.item()
+        if not math.isfinite(total):
+            raise FloatingPointError(f"step {step + 1}: the loss is {total}; lower --lr {lr}.")
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
@@ -322,24 +344,37 @@ def parse(argv=None):
         parser.error(f"--roughly {task.roughly}: 0.65 at most, because 0.35 of the lines are idle")
     if args.problems < 8:
         parser.error(f"--problems {args.problems}: 8 at least, because an eighth is held out")
-    if args.out.resolve() == HERE and (task, args.problems) != (default, 8_000):
-        parser.error("another task would overwrite data/tiny; name a folder of its own with --out")
+    if args.batch_size < 2:
+        parser.error(f"--batch-size {args.batch_size}: 2 at least, because it is cut in two halves")
+    if args.steps < 1:
+        parser.error(f"--steps {args.steps}: 1 at least, or the model stays random")
+    if not 0 < args.lr < math.inf:  # NaN is not, either
+        parser.error(f"--lr {args.lr}: a finite number above 0 is needed")
+    if not 0 <= args.seed < 2**40:
+        parser.error(f"--seed {args.seed}: must be at least 0 and below 2^40")
+
+    others = [f"--{name.replace('_', '-')}" for name, value in vars(args).items()
+              if name != "out" and value != parser.get_default(name)]
+    if args.out.resolve() == HERE and others:
+        parser.error(f"{', '.join(others)}: another model or task would overwrite data/tiny; name "
+                     "a folder of its own with --out")
     return args, task
 
 
 def main(argv=None):
     args, task = parse(argv)
+    check_device(args.device)
     began = time.time()
     torch.manual_seed(args.seed)
     rng = random.Random(args.seed)
 
-    chains = {}
-    while len(chains) < args.problems:  # one entry a distinct statement
-        start, chain = draw_chain(rng, task)
-        chains[statement(start, chain)] = (start, chain)
-    chains = list(chains.values())
+    chains = draw_problems(rng, args.problems, task)
     n = args.problems - args.problems // 8
-    args.out.mkdir(parents=True, exist_ok=True)
+    try:
+        (args.out / "tiny").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"--out {args.out}: no folder can be made there "
+                       f"({error.strerror}).") from None
     write_problems(args.out / "arithmetic_train.jsonl", chains[:n])
     write_problems(args.out / "arithmetic_test.jsonl", chains[n:])
     held_out = {statement(*chain) for chain in chains[n:]}  # not seen in the warm-up either
@@ -354,4 +389,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    main()
+    run_cli(main)

@@ -2,7 +2,7 @@
 
     python examples/bench.py                            # a card: everything below, ten minutes
     python examples/bench.py --parts sampling,methods --out bench.json
-    python examples/bench.py --small --device cpu --parts sampling,update,methods,long   # seconds
+    python examples/bench.py --small --device cpu --parts sampling,update,methods,long  # 4 minutes
 
 The weights are random, because throughput does not depend on them. No work is skipped: half of each
 group is right, and every completion has its full length and a box of 12 tokens near its end. Parts:
@@ -47,9 +47,11 @@ import oar
 import rollout
 import saliency
 from engine import graphs, memory
-from engine.errors import run_cli
+from engine.errors import BadInput, run_cli
 from engine.files import check_out
 
+PARTS = "sampling generate update methods long compiled trl profile".split()
+NEAR_END = 16  # the made-up box begins so many tokens before a completion's end
 SHAPE = dict(vocab_size=151_936, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28,
              num_attention_heads=16, num_key_value_heads=8, head_dim=128)
 SMALL = dict(vocab_size=500, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
@@ -190,6 +192,33 @@ def trl_step(args, config, device):
             "checkpointing": trainer.args.gradient_checkpointing}
 
 
+def check(args):
+    """The names in --parts, a list. Raises BadInput for what cannot be measured."""
+    parts = args.parts.split(",")
+    wrong = [part for part in parts if part not in PARTS]
+    if wrong:
+        raise BadInput(f"--parts {args.parts}: there is no part {wrong[0]!r}; choose from "
+                       f"{','.join(PARTS)}.")
+    if "compiled" in parts and not args.device.startswith("cuda"):
+        raise BadInput(f"--parts {args.parts}: compiled needs --device cuda; leave it out.")
+    if args.rows < 8 or args.rows % 8:
+        raise BadInput(f"--rows {args.rows}: must be 8 or a multiple of it, because a group is 8 "
+                       "completions of one prompt.")
+
+    least = {"prompt": 1, "tokens": 1, "long": 1, "tokens_per_microbatch": 1, "repeat": 1}
+    if "update" in parts:
+        least["tokens"] = 8  # its shortest completion has an eighth of them
+    if "methods" in parts or "compiled" in parts:
+        least["tokens"] = NEAR_END + 2  # GRAIL and OAR need two tokens before the box
+    if "long" in parts:
+        least["long"] = NEAR_END + 2
+    for name, smallest in least.items():
+        if getattr(args, name) < smallest:
+            raise BadInput(f"--{name.replace('_', '-')} {getattr(args, name)}: must be at least "
+                           f"{smallest} with --parts {args.parts}.")
+    return parts
+
+
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
@@ -206,9 +235,10 @@ def main(argv=None):
     add("--out", default="", help="JSON file, written again after every part")
     args = parser.parse_args(argv)
     models.check_device(args.device)
+    parts = check(args)
     if args.out:
         check_out(args.out)
-    device, parts = torch.device(args.device), args.parts.split(",")
+    device = torch.device(args.device)
     cuda = device.type == "cuda"
     torch.manual_seed(0)
     config = Qwen3Config(**(SMALL if args.small else SHAPE), tie_word_embeddings=True,
@@ -300,8 +330,8 @@ def main(argv=None):
         measure("update_uneven_lengths", *uneven())
 
     def boxed(tokens):  # 12 tokens near the end, in every row
-        end = tokens - 4
-        saliency.answer_span = lambda *_: (end - 12, end - 9, end - 1, end)
+        start = tokens - NEAR_END
+        saliency.answer_span = lambda *_: (start, start + 3, start + 11, start + 12)
 
     settings = SimpleNamespace(**SETTINGS)
     methods = {"grpo": {}, "grail": {"credit": grail.credit(settings)},

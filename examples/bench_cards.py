@@ -13,6 +13,7 @@ default. The median leaves out the first step. At the end, all processes must ha
 import argparse
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -25,10 +26,12 @@ from datasets import Dataset
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from bench import SHAPE, SMALL
+from bench import NEAR_END, SHAPE, SMALL
 from trl_grail import CreditGRPOTrainer
 
 import saliency
+from engine.errors import BadInput, run_cli
+from engine.files import check_out
 
 
 def half_right(completions, **_):
@@ -46,7 +49,8 @@ def worker(args):
     tokenizer = AutoTokenizer.from_pretrained(Path(__file__).parent.parent / "data" / "tiny")
     text = tokenizer.decode(tokenizer("1+" * args.prompt).input_ids[:args.prompt])
     T = args.tokens
-    saliency.answer_span = lambda *_: (T - 16, T - 13, T - 5, T - 4)
+    start = T - NEAR_END
+    saliency.answer_span = lambda *_: (start, start + 3, start + 11, start + 12)
     trainer = CreditGRPOTrainer(
         model, half_right, processing_class=tokenizer, credit=args.credit,
         train_dataset=Dataset.from_list([{"prompt": text}] * 64),
@@ -82,6 +86,30 @@ def worker(args):
             "same_weights": bool((all_of == all_of[0]).all())}))
 
 
+def check(args):
+    """--runs as a list of (N, B). Raises BadInput for what cannot be measured."""
+    signal = args.credit != "none"  # needs two tokens before the box
+    least = {"steps": 2, "prompt": 1, "tokens": NEAR_END + 2 if signal else 1}
+    for name, smallest in least.items():
+        if getattr(args, name) < smallest:
+            raise BadInput(f"--{name} {getattr(args, name)}: must be at least {smallest}.")
+
+    runs, cards = [], torch.cuda.device_count()
+    for run in args.runs.split(","):
+        found = re.fullmatch("([1-9][0-9]{0,3})x([1-9][0-9]{0,6})", run)
+        if not found:
+            raise BadInput(f"--runs {args.runs}: {run!r} is not processes x completions, as 2x64.")
+        processes, completions = int(found[1]), int(found[2])
+        if completions % (8 * processes):
+            raise BadInput(f"--runs {run}: completions must be 8 or a multiple a process.")
+        if processes > cards and not args.small:
+            raise BadInput(f"--runs {run}: needs {processes} cards, and PyTorch sees {cards}; "
+                           "--small is for a CPU.")
+        runs.append((processes, completions))
+    check_out(args.out)
+    return runs
+
+
 def main(argv=None):
     argv = sys.argv[1:] if argv is None else argv
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -97,22 +125,22 @@ def main(argv=None):
     args = parser.parse_args(argv)
     if args.worker:
         return worker(args)
-    if not Path(args.out).absolute().parent.is_dir():
-        parser.error(f"--out {args.out}: its folder is not there.")
+    runs = check(args)
     result = {"card": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
               "torch": torch.__version__, "trl": trl.__version__,
               "arguments": {k: v for k, v in vars(args).items() if k not in ("out", "worker")}}
-    for run in args.runs.split(","):
-        n, part = run.partition("x")[0], args.out + ".part"
-        if int(run.partition("x")[2]) % (8 * int(n)):
-            parser.error(f"--runs {run}: completions must be 8 or a multiple a process.")
-        subprocess.run(
-            [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", n,
+    for n, completions in runs:
+        run, part = f"{n}x{completions}", args.out + ".part"
+        done = subprocess.run(
+            [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", str(n),
              "--num_machines", "1", "--main_process_port", "0", "--dynamo_backend", "no",
              "--mixed_precision", "no" if args.small else "bf16",
-             *(["--multi_gpu"] if int(n) > 1 else []), __file__, "--worker", *argv,
-             "--runs", run, "--out", part], check=True,  # more cards than processes: TRL refuses
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(int(n))))})
+             *(["--multi_gpu"] if n > 1 else []), __file__, "--worker", *argv,
+             "--runs", run, "--out", part],  # more cards than processes: TRL refuses
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(n)))})
+        if done.returncode:
+            raise BadInput(f"--runs {run}: its processes ended with code {done.returncode}; they "
+                           "say above why.")
         result[run] = json.loads(Path(part).read_text())
         Path(part).unlink()
         print(run, json.dumps(result[run]), flush=True)
@@ -120,4 +148,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    main()
+    run_cli(main)

@@ -1,6 +1,6 @@
 r"""How faithful is each cheap signal to what a token really does?
 
-    python examples/fidelity.py                        # the embedded model, 3 min of CPU time
+    python examples/fidelity.py                        # the embedded model, 90 s of CPU time
     python examples/fidelity.py --toy                  # a model whose influences are a formula
     python examples/fidelity.py --completions 40 --samples 128 --out fidelity.json
 
@@ -309,6 +309,8 @@ def check(args):
         if value < smallest or (even and value % 2):
             raise BadInput(f"--{name.replace('_', '-')} {value}: must be "
                            f"{'an even number, ' * even}at least {smallest}.")
+    if not 0 <= args.seed < 2**40:
+        raise BadInput(f"--seed {args.seed}: take one from 0 to 2^40.")
 
 
 def cell(x):

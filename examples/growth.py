@@ -239,6 +239,8 @@ def main(argv=None):
     if not args.out or not (args.minutes > 0 and args.limit > 0):
         raise BadInput("--out FILE is needed, and --minutes and --limit above 0.")
     if args.figure:
+        if Path(args.out).resolve() == Path(args.figure).resolve():
+            raise BadInput(f"--out {args.out}: the figure would overwrite its own lines.")
         picture = growth_figure.figure(growth_figure.of_one_card(args.figure))
         return write(Path(args.out), picture)
     if args.device == "cpu" and not args.tiny:

@@ -35,7 +35,11 @@ def read(path):
 
 def of_one_card(path):
     """The rows of a file that a table or a figure can show together."""
+    if not Path(path).exists():
+        raise BadInput(f"{path}: there is no such file; name one that growth.py --out has made.")
     rows = read(path)
+    if not rows:
+        raise BadInput(f"{path}: it has no line; growth.py --out adds one for each point.")
     cards = sorted({row["card"] for row in rows})
     if len(cards) != 1:
         raise BadInput(f"{path}: has lines of {len(cards)} cards ({', '.join(cards)}), and a table "

@@ -7,11 +7,12 @@ under a token is its weight. The file follows the reader's colour scheme and loa
 """
 import argparse
 import html
-import json
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from plot import parsed, text_of
+
 import problems
 import show
 from engine.errors import BadInput, printable, run_cli
@@ -103,18 +104,40 @@ def picture(it):
             + "\n".join(out) + "\n</svg>\n")
 
 
-def main():
+def of_run(folder):
+    """(config, example) of a run's folder, see engine.runs.example_of. Raises BadInput, naming the
+    file, if it has none or is not as a run writes it."""
+    path = folder / "config.json"
+    config = parsed(path, text_of(path))
+    lost = {"method", "credit"} - set(config)
+    if config.get("method") == "grail":
+        lost |= {"reweight", "as_released"} - set(config)
+    if lost:
+        raise BadInput(f"{path}: it lacks {min(lost)!r}, so {folder} is no run's folder.")
+
+    path = folder / "summary.json"
+    example = parsed(path, text_of(path)).get("example")
+    if example is None:
+        raise BadInput(f"{path}: it has no example to draw, because the run has not ended or no "
+                       "completion had a gradient.")
+    kinds = {"problem": str, "gold": str, "reward": (int, float), "A": (int, float), "ids": list,
+             "weights": list, "own": (list, type(None)), "p": list, "entropy": list}
+    whole = isinstance(example, dict) and all(
+        name in example and isinstance(example[name], kind) for name, kind in kinds.items())
+    if not whole or not 0 < len(example["ids"]) == len(example["weights"]):
+        raise BadInput(f"{path}: its example is damaged.")
+    return config, example
+
+
+def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path, help="of a run")
     parser.add_argument("target", type=Path, help="the SVG to write")
-    args = parser.parse_args()
-    folder, target = args.folder, args.target
-    example = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["example"]
-    if example is None:
-        raise BadInput(f"{folder}: no completion had a gradient, so there is none to draw.")
-    config = argparse.Namespace(**json.loads((folder / "config.json").read_text(encoding="utf-8")))
-    _, tokenizer = problems.load_policy(folder / "checkpoint")
-    target.write_text(picture(show.beside_grpo(config, tokenizer, example)), encoding="utf-8")
+    args = parser.parse_args(argv)
+    config, example = of_run(args.folder)
+    _, tokenizer = problems.load_policy(args.folder / "checkpoint")
+    it = show.beside_grpo(argparse.Namespace(**config), tokenizer, example)
+    args.target.write_text(picture(it), encoding="utf-8")
 
 
 if __name__ == "__main__":

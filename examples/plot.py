@@ -85,7 +85,8 @@ def number(where, name, value):
 
 
 def measured(metrics, column):
-    """Whether this step has the figure. Where the printed line has a "-", the log has a 0."""
+    """Whether this step has the figure. Where the printed line has a "-", the log has a 0, or
+    weights of 1: they stand for what was not measured."""
     known = {"ess": 1, "entropy": 1, "grad_norm": 1, **metrics}  # a log may lack them
     if column in OF_TRAINED:
         return trained(known)
@@ -110,14 +111,20 @@ def accuracies(path, summary):
 
 
 def by_method(runs):
-    """{label: list of curves}: the seeds of a method together, other settings apart."""
+    """{label: list of curves}: the seeds of a method together, other settings apart. Raises
+    BadInput for a seed that is there twice: the band would be narrower than that of the seeds."""
     everything = {key for config, _ in runs for key in config}
     differing = [key for key in sorted(everything - OF_A_RUN)
                  if len({json.dumps(config.get(key)) for config, _ in runs if key in config}) > 1]
-    groups = {}
+    groups, names = {}, {}
     for config, curves in runs:
         settings = [f"{key}={config[key]}" for key in differing if key in config]
         label = " ".join([config["method"], *settings])
+        seed, name = str(config.get("seed")), config.get("name")
+        if (label, seed) in names:
+            raise BadInput(f"{names[label, seed]} and {name}: both are seed {seed} of {label}; "
+                           "give each seed once.")
+        names[label, seed] = name
         groups.setdefault(label, []).append(curves)
     return groups
 

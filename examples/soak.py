@@ -21,6 +21,11 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from engine.errors import BadInput, run_cli
+from engine.files import check_out
+
+METHODS = ["grpo", "grail", "oar", "delta", "scrl"]
 
 
 def observe(pid):
@@ -84,15 +89,18 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--every", type=int, default=50, help="steps a line")
-    parser.add_argument("--method", default="grail", help="the script to run")
+    parser.add_argument("--method", default="grail", choices=METHODS, help="the script to run")
     parser.add_argument("--name", default="runs/soak", help="a new folder for the run")
     parser.add_argument("--out", default="soak.jsonl", help="file of figures")
     args = parser.parse_args(argv)
     name = Path(args.name).absolute()
-    if name.exists() or args.steps < 4 * args.every:
-        parser.error(f"--name {args.name} must be new, and --steps at least 4 times --every.")
-    if not Path(args.out).absolute().parent.is_dir():
-        parser.error(f"--out {args.out}: its folder is not there.")
+    if name.exists():
+        raise BadInput(f"--name {args.name}: it is there; name a new folder.")
+    if args.every < 1:
+        raise BadInput(f"--every {args.every}: must be at least 1.")
+    if args.steps < 4 * args.every:
+        raise BadInput(f"--steps {args.steps}: must be at least 4 times --every {args.every}.")
+    check_out(args.out)
     began = time.time()
     rows, code = watch(
         [sys.executable, str(ROOT / f"{args.method}.py"), "--steps", str(args.steps),
@@ -111,4 +119,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    main()
+    run_cli(main)

@@ -19,6 +19,7 @@ except ImportError:
     sys.exit(2)
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from engine.errors import BadInput, run_cli
 from verify import verify
 
 CONFIG = [LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig()]  # their README's
@@ -28,12 +29,23 @@ def math_verify(completion, gold):
     return bool(theirs(parse(f"${gold}$", CONFIG), parse(completion, CONFIG)))
 
 
-def main():
+def answers(path):
+    """The answer of each line. Raises BadInput for a line without one."""
+    found = []
+    for n, line in enumerate(path.read_bytes().splitlines(), 1):
+        try:
+            found.append(json.loads(line)["answer"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise BadInput(f"{path}, line {n}: no JSON object with an answer.") from None
+    return found
+
+
+def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
     parser.add_argument("folder", type=Path, help="holds the .jsonl files")
-    folder, rng, pairs = parser.parse_args().folder, random.Random(0), []
+    folder, rng, pairs = parser.parse_args(argv).folder, random.Random(0), []
     for path in sorted(folder.glob("*.jsonl")):
-        golds = [json.loads(line)["answer"] for line in path.open(encoding="utf-8")]
+        golds = answers(path)
         rng.shuffle(golds)
         golds = golds[:334]
         pairs += [(rf"The answer is \boxed{{{golds[i - (i % 2)]}}}.", gold)
@@ -59,4 +71,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_cli(main)

@@ -188,8 +188,17 @@ def test_how_far_the_estimate_is_below_the_measured_peaks():
 def test_lines_of_two_cards_or_of_another_file_are_refused(tmp_path, lines):
     with pytest.raises(BadInput, match="lines of 2 cards"):
         growth.main(["--table", str(file_of(tmp_path, [*lines, lines[0] | {"card": "other"}]))])
-    with pytest.raises(BadInput, match="lines of 0 cards"):
-        growth.main(["--table", str(tmp_path / "nothing.jsonl")])
+    lines_of, empty = file_of(tmp_path, lines), tmp_path / "empty.jsonl"
+    for text in ("", '{"what": "half a li'):
+        empty.write_text(text)
+        for argv in (["--table"], ["--out", str(tmp_path / "x.svg"), "--figure"]):
+            with pytest.raises(BadInput, match="nothing.jsonl: there is no such file"):
+                growth.main([*argv, str(tmp_path / "nothing.jsonl")])
+            with pytest.raises(BadInput, match="empty.jsonl: it has no line"):
+                growth.main([*argv, str(empty)])
+    with pytest.raises(BadInput, match="would overwrite its own lines"):
+        growth.main(["--figure", str(lines_of), "--out", str(lines_of)])
+    assert len(growth_figure.read(lines_of)) == len(lines)
     with pytest.raises(BadInput, match="no point of growth.py"):
         growth.main(["--table", str(ROOT / "results/study_real.jsonl")])
     with pytest.raises(BadInput, match="--tiny is for a CPU"):

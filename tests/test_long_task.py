@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import grpo
 import models
@@ -30,14 +31,6 @@ def chains(n, task=LONG):
 
 
 # ------------------------------------------------------------------ problems and answers
-
-
-def test_without_options_the_problems_are_the_embedded_ones():
-    rng, found = random.Random(0), []
-    for _ in range(40):
-        found.append(make_tiny.statement(*make_tiny.draw_chain(rng)))
-    lines = (ROOT / "data/arithmetic_train.jsonl").read_text().splitlines()[:40]
-    assert [json.loads(line)["problem"] for line in lines] == list(dict.fromkeys(found))[:40]
 
 
 def test_chains_are_long_and_stay_in_two_digits():
@@ -118,12 +111,59 @@ def test_the_blocks_of_a_faultless_answer_are_the_subproblems():
     (["--roughly-wrong", "-0.1"], "one argument|no share"), (["--slips", "x"], "'x' is no"),
     (["--roughly", "0.7", "--out", "x"], "--roughly 0.7: 0.65 at most"),
     (["--problems", "7", "--out", "x"], "--problems 7: 8 at least"),
-    (["--chain", "3-4"], "would overwrite data/tiny"),
-    (["--problems", "800"], "would overwrite data/tiny")])
+    *[(["--out", "x", flag, value], f"{flag} {value}: {words}") for flag, value, words in [
+        ("--steps", "0", "1 at least"), ("--steps", "-1", "1 at least"),
+        ("--batch-size", "1", "2 at least"), ("--batch-size", "0", "2 at least"),
+        ("--batch-size", "-3", "2 at least"), ("--lr", "nan", "a finite"), ("--lr", "inf", "a f"),
+        ("--lr", "0.0", "a finite"), ("--seed", "-1", "must be"), ("--seed", "9" * 20, "must be")]],
+    *[(more, f"{more[0]}: another .* would overwrite data/tiny") for more in [
+        ["--chain", "3-4"], ["--problems", "800"], ["--seed", "1"], ["--steps", "50"],
+        ["--lr", "1e-3"], ["--batch-size", "64"], ["--slips", "0.1"], ["--device", "cuda"]]]])
 def test_bad_options_are_named(argv, words, capsys):
     with pytest.raises(SystemExit) as caught:
         make_tiny.parse(argv)
     assert caught.value.code == 2 and re.search(words, capsys.readouterr().err)
+
+
+def test_the_committed_problems_are_drawn_again():
+    chains = make_tiny.draw_problems(random.Random(0), 8_000)
+    for split, part in (("train", chains[:7_000]), ("test", chains[7_000:])):
+        text = (ROOT / f"data/arithmetic_{split}.jsonl").read_text(encoding="utf-8")
+        assert [json.loads(line)["problem"] for line in text.splitlines()] == [
+            make_tiny.statement(*chain) for chain in part]
+
+
+def test_more_problems_than_there_are_is_one_sentence(monkeypatch):
+    """Chains of one operation, counted: each start with each operand that stays in 0..99."""
+    monkeypatch.setattr(make_tiny, "LAST_DRAWS", 5_000)  # the rarest comes once in 480 draws
+    there = sum(0 <= value <= 99 for a in range(1, 21) for b in range(2, 10)
+                for value in (a + b, a - b, a * b))
+    one = make_tiny.SHORT._replace(chain=(1, 1))
+    assert len(make_tiny.draw_problems(random.Random(0), there, one)) == there
+    with pytest.raises(BadInput, match=f"--problems 8000: after {there} problems of --chain 1-1"):
+        make_tiny.draw_problems(random.Random(0), 8_000, one)
+
+
+def test_what_would_fail_late_is_refused_before_the_warm_up(monkeypatch, tmp_path):
+    monkeypatch.setattr(make_tiny, "make_model", None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    file = tmp_path / "file"
+    file.write_text("kept")
+    (tmp_path / "tiny").write_text("kept")
+    for argv, words in [(["--device", "banana"], "--device banana: no device"),
+                        (["--device", "cuda"], "--device cuda: PyTorch sees no CUDA card"),
+                        (["--out", str(file)], f"--out {file}: no folder can be made there"),
+                        ([], f"--out {tmp_path}: no folder can be made there")]:
+        with pytest.raises(BadInput, match=words):
+            make_tiny.main(["--problems", "8", "--out", str(tmp_path), *argv])
+    assert sorted(tmp_path.iterdir()) == [file, tmp_path / "tiny"] and file.read_text() == "kept"
+
+
+def test_a_warm_up_that_diverges_writes_no_model(tmp_path):
+    with pytest.raises(FloatingPointError, match="step .: the loss is (nan|inf); lower --lr"):
+        make_tiny.main(["--problems", "8", "--steps", "5", "--batch-size", "2", "--lr", "1e30",
+                        "--out", str(tmp_path)])
+    assert not list((tmp_path / "tiny").iterdir())
 
 
 def test_options_make_a_task():

@@ -913,7 +913,8 @@ def test_verdicts_that_are_all_alike_have_no_truth_to_find():
     ("--problems -990", "--problems -990"), ("--max-new-tokens 0", "--max-new-tokens 0: must be"),
     ("--completions 5", "--completions 5: must be an even number, at least 4"),
     ("--completions 2", "--completions 2"), ("--samples 7", "--samples 7: must be an even number"),
-    ("--samples 2", "--samples 2"), ("--samples -4", "--samples -4")])
+    ("--samples 2", "--samples 2"), ("--samples -4", "--samples -4"), ("--seed -1", "--seed -1"),
+    ("--seed 99999999999999999999", "--seed 9+: take one from 0 to 2\\^40")])
 def test_the_fidelity_script_refuses_before_it_begins(argv, words, monkeypatch):
     monkeypatch.setattr(problems, "load_policy", None)
     with pytest.raises(BadInput, match=words):

@@ -600,9 +600,11 @@ def test_show_credit_puts_five_methods_side_by_side(tmp_path, capsys):
             assert "right answer: <b>3</b>" in article
 
 
-@pytest.mark.parametrize("argv", ["--samples 0", "--samples 1", "--max-new-tokens 0"])
-def test_show_credit_refuses_before_it_begins(argv):
-    with pytest.raises(errors.BadInput, match=f"{argv}: must be at least"):
+@pytest.mark.parametrize("argv", ["--samples 0", "--samples 1", "--max-new-tokens 0", "--seed -1",
+                                  "--seed 99999999999999999999"])
+def test_show_credit_refuses_before_it_begins(argv, monkeypatch):
+    monkeypatch.setattr(show_credit, "problems", None)
+    with pytest.raises(errors.BadInput, match=f"{argv}: (must be at least|take one from 0 to)"):
         show_credit.main(argv.split())
 
 
@@ -664,6 +666,36 @@ def test_the_picture_stands_alone_and_marks_the_slip():
             assert float(part.get("y", 0)) + float(part.get("height")) <= height
 
 
+EXAMPLE = {"problem": "1+1?", "gold": "2", "reward": 1.0, "A": 0.5, "own": None, "ids": [5, 6],
+           "weights": [1.0, 2.0], "p": [0.5, 0.5], "entropy": [0.1, 0.1]}
+
+
+@pytest.mark.parametrize("name, text, words", [
+    ("summary.json", None, "No such file"), ("summary.json", "no", "not JSON"),
+    ("summary.json", "[1]", "not '[1]'"), ("summary.json", "{}", "has no example"),
+    ("summary.json", '{"example": null}', "has no example"),
+    ("summary.json", '{"example": 3}', "damaged"), ("summary.json", '{"example": {}}', "damaged"),
+    *[("summary.json", json.dumps({"example": {**EXAMPLE, **change}}), "damaged") for change in [
+        {"ids": 3}, {"ids": [5]}, {"ids": [], "weights": []}, {"A": "1"}, {"problem": None}]],
+    *[("summary.json", json.dumps({"example": {k: v for k, v in EXAMPLE.items() if k != lost}}),
+       "damaged") for lost in EXAMPLE],
+    ("config.json", None, "No such file"), ("config.json", "{", "not JSON"),
+    ("config.json", "{}", "lacks 'credit'"),
+    ("config.json", '{"method": "grail", "credit": "method", "reweight": "wrong"}',
+     "lacks 'as_released'")])
+def test_a_picture_of_a_damaged_run_is_one_sentence(name, text, words, tmp_path, monkeypatch):
+    monkeypatch.setattr(picture, "problems", None)
+    files = {"config.json": '{"method": "grpo", "credit": "method"}',
+             "summary.json": json.dumps({"example": EXAMPLE}), name: text}
+    for file, content in files.items():
+        if content is not None:
+            (tmp_path / file).write_text(content)
+    with pytest.raises(errors.BadInput, match=re.escape(str(tmp_path / name))) as caught:
+        picture.main([str(tmp_path), str(tmp_path / "x.svg")])
+    assert words in str(caught.value) and str(caught.value).endswith(".")
+    assert not (tmp_path / "x.svg").exists()
+
+
 # ------------------------------------------------------------------------------ curves
 
 
@@ -689,6 +721,23 @@ def test_seeds_of_a_method_are_a_band_and_other_settings_another_line(tmp_path):
     assert steps == [1, 2] and mean == pytest.approx([20, 50])  # step 3 has one seed alone
     assert low == pytest.approx([10, 20]) and high == pytest.approx([30, 80])
     assert plot.band(groups["grpo lr=0.0001"], "ess")[0] == []
+
+
+@pytest.mark.parametrize("again", ["a", "a/../a", "link", "copy", "on a card"])
+def test_a_seed_is_given_once(again, tmp_path, monkeypatch):
+    """The same folder by another path, and a copy of it, are no second seed."""
+    a, b = (run_of(tmp_path / name, "grpo", seed, [.1, .2]) for seed, name in enumerate("ab"))
+    (tmp_path / "link").symlink_to(a)
+    run_of(tmp_path / "copy", "grpo", 0, [.1, .2])
+    run_of(tmp_path / "on a card", "grpo", 0, [.1, .2], device="cuda", eval_every=7)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr(sys, "argv", ["plot.py", str(a), str(b), str(tmp_path / again)])
+    with pytest.raises(errors.BadInput, match="both are seed 0 of grpo; give each seed once"):
+        plot.main()
+    other = run_of(tmp_path / "other", "grpo", 0, [.1], lr=1e-3)
+    monkeypatch.setattr(sys, "argv", ["plot.py", str(a), str(b), str(other)])
+    with pytest.raises(errors.BadInput, match="pip install matplotlib"):  # all is well until there
+        plot.main()
 
 
 def log_of(folder, seed, rows):

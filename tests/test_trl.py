@@ -373,6 +373,36 @@ def was_timed(found, processes):
     assert found["same_weights"] and found["credit_fallback"] == 0
 
 
+@pytest.mark.parametrize("argv, words", [
+    ("--runs 1", "'1' is not processes x completions"), ("--runs axb", "'axb'"),
+    ("--runs 0x8", "'0x8'"), ("--runs 1x0", "'1x0'"), ("--runs 1x8,", "''"),
+    ("--runs 1x8x8", "'1x8x8'"), ("--runs=-1x8", "'-1x8'"), ("--runs 1x12", "8 or a multiple"),
+    ("--runs 2x8", "8 or a multiple"), ("--steps 1", "--steps 1: must be at least 2"),
+    ("--prompt 0", "--prompt 0"), ("--tokens 17", "--tokens 17: must be at least 18"),
+    ("--tokens 0 --credit none", "--tokens 0: must be at least 1"),
+    ("--out no/x.json", "--out no/x.json: cannot write"), ("--out .", "--out .: cannot write")])
+def test_the_bench_refuses_mistakes_before_it_launches(argv, words, monkeypatch, tmp_path):
+    monkeypatch.setattr(subprocess, "run", None)
+    monkeypatch.chdir(tmp_path)
+    argv = argv if "--runs" in argv else f"--runs 1x8 {argv}"
+    with pytest.raises(errors.BadInput) as caught:
+        bench_cards.main([*SMALL_BENCH, *argv.split()])
+    assert words in str(caught.value) and not list(tmp_path.iterdir())
+
+
+def test_the_bench_needs_its_cards(monkeypatch, tmp_path):
+    monkeypatch.setattr(subprocess, "run", None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(errors.BadInput, match="--runs 2x64: needs 2 cards, and PyTorch sees 1"):
+        bench_cards.main(["--out", str(tmp_path / "cards.json")])
+
+
+def test_the_bench_says_that_a_run_failed(monkeypatch, tmp_path):
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=3))
+    with pytest.raises(errors.BadInput, match="--runs 1x8: its processes ended with code 3"):
+        bench_cards.main([*SMALL_BENCH, "--runs", "1x8", "--out", str(tmp_path / "cards.json")])
+
+
 def test_two_processes_are_timed(tmp_path):
     """The bench for several cards, small and on the CPU, without its launcher."""
     in_two_processes(timed_by_the_bench, tmp_path)

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 import verify
+from engine import errors
 from verify import boxed_spans, equivalent, extract, last_boxed, verify_all
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -552,3 +553,17 @@ def test_the_command_line(tmp_path):
 def test_m_alone_is_a_letter_like_any_other(shape):
     """Before an angle or an arc it is a mark; here nothing follows it."""
     assert verify.is_name(shape(("letter", "m"))) == verify.is_name(shape(("letter", "n")))
+
+
+@pytest.mark.parametrize("second", ["no", "[]", "3", '{"gold": "2"}', "[" * 100_000, "\udcff"])
+def test_the_race_with_math_verify_names_a_line_without_an_answer(second, tmp_path, monkeypatch):
+    pytest.importorskip("math_verify")
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    import verify_speed
+
+    path = tmp_path / "a.jsonl"
+    path.write_text(f'{{"answer": "\u2028"}}\n{second}\n', "utf-8", "surrogateescape")
+    with pytest.raises(errors.BadInput, match=re.escape(f"{path}, line 2: no JSON object")):
+        verify_speed.main([str(tmp_path)])
+    path.write_text('{"answer": "1"}\n{"answer": "x"}\n')
+    assert verify_speed.answers(path) == ["1", "x"]
