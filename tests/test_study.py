@@ -392,7 +392,7 @@ def test_a_line_of_no_json_or_of_too_deep_json_is_refused(tmp_path):
 
 
 def test_a_file_of_someone_else_without_a_newline_is_refused(tmp_path):
-    """It looked like the half line of a killed run, which is cut off. Half a line of ours is one."""
+    """It looked like the half line of a killed run, which is cut off."""
     for text, ours in (('{"mine": 1}', False), ("x", False), ('{"cell": {"pha', True), ("", True)):
         (tmp_path / "a.jsonl").write_text(text)
         if ours:
