@@ -5,7 +5,8 @@ r"""The arms of the study: methods, controls, and GRAIL with one choice changed.
 Two controls of GRAIL test whether the positions of its weights matter. `shuffled` permutes them
 inside each completion: the sizes stay, the positions mean nothing. `level` gives every token the
 mean weight of its completion, which is the mean over all shuffles: a completion counts as much as
-under GRAIL, and all its tokens count the same. `random` tests if the verdict matters: a coin.
+under GRAIL, and all its tokens count the same. `random` tests if the verdict matters: it tosses a
+coin for each reward.
 `grail-rounding` is GRAIL with smaller micro-batches, so it should differ only by rounding.
 
 Two arms know more than a method can. `oracle` blames only the first wrong line of a wrong
@@ -36,7 +37,7 @@ from saliency import before_answer
 
 
 def level(config):
-    """Control for the size of the step: every token of a completion gets its mean GRAIL weight."""
+    """Control for the size of the step: each token gets its completion's mean GRAIL weight."""
     credit = grail.credit(config)
 
     def weights(forward):
@@ -52,8 +53,8 @@ def without_boost(s, mask, spans, *rest):
 
 
 def over_all_tokens(s, mask, spans, *rest):
-    """grail_credit with mean and std over all tokens, as the release has them; those that follow
-    the box have saliency 0, which flattens the others. From the box on nothing changes."""
+    """grail_credit with mean and std over all tokens, as in the release. Tokens after the box have
+    saliency 0, which makes the other weights more alike. From the box on the weights stay."""
     T = s.shape[1]
     beyond = torch.where(spans >= 0, T, -1)                   # (b, 4)
     everywhere = grail_credit(s, mask, beyond, *rest)         # (b, T)
@@ -82,7 +83,7 @@ ABLATIONS = {
     "grail-all-tokens": (grail, "", functools.partial(grail.credit, credit_fn=over_all_tokens)),
     "grail-no-boost": (grail, "", functools.partial(grail.credit, credit_fn=without_boost)),
     "grail-correct": (grail, "--reweight correct"), "grail-both": (grail, "--reweight both"),
-    # The embedded model has three blocks. The middle one is the first: saliency.py takes 3 // 2.
+    # No grail-middle: of the embedded model's 3 blocks it takes number 3 // 2 = 1, the first.
     "grail-first": (grail, "--activation first"), "grail-last": (grail, "--activation last"),
     "correct-level": (grail, "--reweight correct", level),  # as level is to grail
     "grail-rounding": (grail, "--tokens-per-microbatch 1280"),  # a sixth of its default

@@ -29,7 +29,7 @@ from engine.files import write
 from evaluate import pass_at_k
 
 # The questions, each one family of tests: (title, [(B, A), ...], the measure that is tested). An
-# arm that was not run is left out, and the family is as large as what was.
+# arm that was not run is left out, and Holm corrects only for those that were.
 FAMILIES = [
     ("Against GRPO", [(arm, "grpo") for arm in (
         "grail", "grail-released", "oar-g", "oar-p", "delta", "scrl", "grpo-std", "shuffled",
@@ -45,8 +45,8 @@ FAMILIES = [
     ("GRAIL again, its sums in another order", [("grail-rounding", "grail")], "sampled"),
 ]
 
-# Files with questions of their own, written down before their cells ran. In another file a question
-# would be tested on the very seeds that it came from.
+# Files with questions of their own, written down before their cells ran. Other files do not get
+# these questions, because a question must not be tested on the seeds that suggested it.
 QUESTIONS = {
     "study_greedy": [
         ("Right completions reweighted, greedily", [("grail-correct", "grpo")], "greedy"),
@@ -83,10 +83,11 @@ def families_of(path):
 
 
 def read(path):
-    """The lines of a file of cells, dicts; half a line at its end, of a killed run, is left out.
+    """The lines (dicts) of a file of cells. A killed run can leave half a line at the end, which is
+    left out.
 
-    Raises BadInput for a line that is none of study.py's, for a cell that is there twice, and for a
-    line of another study than those before it.
+    Raises BadInput for a line that study.py did not write, for a cell that is there twice, and for
+    a line of a different study than the lines before it.
     """
     raw, lines, seen, known = Path(path).read_bytes() if Path(path).exists() else b"", [], set(), {}
     start = b'{"cell": '
@@ -119,8 +120,8 @@ def points_of(line):
 
 
 def check(line):
-    """Raise ValueError, or what Python raises where a part is missing or of another type, unless
-    this line has all that is read from one here and in tables.py."""
+    """Raise an error unless the line has all parts that this file and tables.py read: ValueError
+    for a wrong value, and what Python raises for a missing part or another type."""
     cell, points = line["cell"], points_of(line)
     spent = line.get("tokens_by_step", [0] * line["final"]["step"])  # the oldest lines lack it
     numbers = [cell["rate"], line["tokens"], *line["seconds"].values(), *spent]
@@ -141,7 +142,7 @@ def check(line):
 
 
 def in_digits(point):
-    """Has each problem one digit a column, at most the number of samples?"""
+    """Does each column hold one digit per problem, at most the number of samples?"""
     samples, digits = point["samples"], point["right"] + point["lenient"]
     return (1 <= samples <= 9 and len(point["right"]) == len(point["lenient"])
             and set(digits) <= set("0123456789"[:samples + 1]))
@@ -154,7 +155,7 @@ def scores(point, k=1):
 
 @functools.cache  # every table and figure asks for the same points again
 def of_digits(right, samples, k):
-    """Pass@k (N,) of N digits: how many of each problem's samples were right."""
+    """Pass@k (N,) from N digits. A digit says how many of a problem's samples were right."""
     digits = torch.frombuffer(bytearray(right, "ascii"), dtype=torch.uint8) - ord("0")  # (N,)
     return pass_at_k(digits, samples, k)
 
@@ -170,8 +171,8 @@ def curve(line, k=1, start=None):
 
 
 def by_arm(lines):
-    """{arm: {seed: line}}, arms in the order of the questions, seeds in theirs. Raises BadInput for
-    an arm that is in none of them, and for one with final cells at two learning rates."""
+    """{arm: {seed: line}}, arms in the order of the questions, seeds ascending. Raises BadInput for
+    an arm that is in no question, and for one with final cells at two learning rates."""
     asked, found = sum(QUESTIONS.values(), FAMILIES), {}
     order = list(dict.fromkeys(arm for _, pairs, _ in asked for b, a in pairs for arm in (a, b)))
     if unknown := {line["cell"]["arm"] for line in lines} - {*order}:
@@ -201,7 +202,7 @@ def untrained(lines):
 
 def at_the_end(line, column):
     """Scores of the last step on all held-out problems, (N,); "curve": the curve's mean, (1,)."""
-    if column == "curve":  # its start, the same for all, is no point of it
+    if column == "curve":  # without its start, which is the same for all arms
         points = curve(line)
         return torch.tensor([sum(points.values()) / len(points)], dtype=torch.float64)
     point = line["greedy" if column == "greedy" else "final"]
@@ -214,8 +215,11 @@ def stacked(seeds, column):
 
 
 def compared(arms, b, a, column="sampled"):
-    """B - A over the seeds that both have: a dict, differences as shares of 1, "d" those of every
-    seed and problem (S, N), "detectable" with ten seeds or with these; None without two."""
+    """B - A over the seeds that both have: a dict, or None with fewer than two such seeds.
+
+    Differences are shares of 1. "d" holds those of every seed and problem, (S, N). "detectable" is
+    for ten seeds, or for these if they are more.
+    """
     seeds = [seed for seed in arms.get(b, {}) if seed in arms.get(a, {})]
     if len(seeds) < 2:
         return None
@@ -256,8 +260,8 @@ def share_of_gain(arms, arm, column="curve", resamples=10_000):
 
 
 def at_tokens(line, tokens, start):
-    """Accuracy on the curve's problems once so many tokens were sampled, straight between the
-    points of the curve; None beyond its end. The tokens of continuations count, too."""
+    """Accuracy on the curve's problems after so many sampled tokens, by linear interpolation
+    between the curve's points; None beyond its end. Tokens of continuations count, too."""
     points = curve(line, start=start)  # {step: accuracy}
     spent = [0, *torch.tensor(line["tokens_by_step"]).cumsum(0).tolist()]
     known = [(spent[step], accuracy) for step, accuracy in sorted(points.items())]
@@ -272,7 +276,7 @@ def at_tokens(line, tokens, start):
 
 def as_evaluated(line):
     """A final cell as the text of a file of evaluate.py: a header and a record for each sample,
-    without its text; of a problem's samples those that were right come first."""
+    without its text. A cell only counts the right samples, so we write those first."""
     point = line["final"]
     header = {"data": "held-out", "samples": point["samples"], "problems": len(point["right"]),
               "study_sha256": line["settings"]["data_sha256"], **line["cell"]}
@@ -283,8 +287,8 @@ def as_evaluated(line):
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description="The final cells as files of evaluate.py.")
-    parser.add_argument("lines", help="a file of study.py, as results/study_embedded.jsonl")
-    parser.add_argument("folder", help="where ARM-SEED.jsonl go")
+    parser.add_argument("lines", help="a file of study.py, such as results/study_embedded.jsonl")
+    parser.add_argument("folder", help="receives the files ARM-SEED.jsonl")
     args = parser.parse_args(argv)
     arms, folder = by_arm(read(args.lines)), Path(args.folder)
     if not arms:

@@ -10,8 +10,8 @@ r"""Statistics over seeds: is B better than A, when each was trained S times?
 
 Student's t comes from intervals.py, which has the statistics over problems and samples.
 
-What we left out, on purpose: normal theory (ten seeds are few), non-parametric tests over seeds (of
-three pairs of seeds the smallest p is 0.25), mixed models.
+What we left out, on purpose: normal theory (ten seeds are few), non-parametric tests over seeds
+(with three pairs of seeds p is never below 0.25), mixed models.
 """
 import functools
 import math
@@ -49,7 +49,7 @@ def detectable(sd, seeds=10, power=0.8):
 
 
 def holm(ps):
-    """Holm's adjusted p: the i-th smallest of k times (k - i + 1), never below the one before."""
+    """Holm's adjusted p: (k - i + 1) times the i-th smallest of k, at least the one before."""
     out, floor = [0.0] * len(ps), 0.0
     for rank, i in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):
         floor = out[i] = max(floor, min(1.0, (len(ps) - rank) * ps[i]))

@@ -14,16 +14,17 @@ from multiprocessing.connection import wait
 
 
 def follow(parent):
-    """End this process once it has another parent."""
+    """End this process when its parent has died: it then gets another one."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def work(pipe, parent, number, job, mistake):
-    """A worker: cells in, lines out, until the pipe ends. Its number is in WORKER, for the job."""
+    """A worker: takes cells and sends lines until the pipe is closed. WORKER tells the job its
+    number."""
     os.environ["WORKER"] = str(number)
-    os.setsid()  # out of the terminal's reach
+    os.setsid()  # Ctrl-C in the terminal does not reach it
     threading.Thread(target=follow, args=(parent,), daemon=True).start()
     while True:
         try:
@@ -37,11 +38,11 @@ def work(pipe, parent, number, job, mistake):
 
 
 def run_all(cells, job, jobs, done, mistake):
-    """Run job(cell) for every cell (a dict) in `jobs` processes, and done(cell, line) here. Returns
-    the cells that were lost.
+    """Run job(cell) for every cell (a dict) in `jobs` processes, and done(cell, line) in this one.
+    Returns the cells that were lost.
 
     mistake: an exception class that ends everything and is raised again here. Any other exception
-    ends only its worker. It is also raised if the first three cells are all lost.
+    ends only its worker. `mistake` is also raised if the first three cells are all lost.
     """
     context = multiprocessing.get_context("spawn")  # CUDA cannot be forked
     queue, idle, busy, lost, finished, started = list(cells), [], {}, [], 0, 0
@@ -54,7 +55,7 @@ def run_all(cells, job, jobs, done, mistake):
                         target=work, args=(there, os.getpid(), started, job, mistake))
                     process.start()
                     started += 1
-                    there.close()  # or its end would never be seen
+                    there.close()  # else we would not notice that the worker died
                     idle.append((here, process))
                 pipe, process = idle.pop()
                 busy[pipe] = process, queue.pop(0)
@@ -80,7 +81,7 @@ def run_all(cells, job, jobs, done, mistake):
                 done(cell, reply["line"])
     finally:
         for pipe, _ in idle:
-            pipe.close()  # the end of a worker's work
+            pipe.close()  # tells the worker to end
         for process, _ in busy.values():
             process.terminate()
         for process in [process for _, process in idle] + [process for process, _ in busy.values()]:

@@ -14,7 +14,7 @@ r"""The study: does token-level credit help, under controls, at a size that anyo
 A cell is one command, `python grail.py --seed 3 --lr 0.0002 ...`, run in a worker process, plus the
 evaluation of its snapshots. It becomes one line of results/study_GRID.jsonl, complete or not at
 all. A finished cell does not run again. The lines of our own cells come with the project, so with
-those files nothing is left to run: --out another file runs the cells anew. Stop and start as you
+those files nothing is left to run: name another --out to run the cells again. Stop and start as you
 like: the worker ends its step, and a cell with a checkpoint continues from it. If a worker is
 killed, its cell is lost, and the same command runs it again. Three phases:
 
@@ -25,9 +25,9 @@ killed, its cell is lost, and the same command runs it again. Three phases:
     final     each arm at its best rate, seeds 0, 1, ...; scored along the curve and at the end
 
 Some arms take the rate of another sweep: ablations use GRAIL's, and on a real model all arms use
-GRPO's. --plan trains and writes nothing. Before a first cell has been timed, it calls the time
-unknown. Cells train in a folder of runs/study/ that belongs to this --out, its settings and its
-data, so two studies of one grid share nothing.
+GRPO's. --plan trains and writes nothing. Until a first cell has been timed, it says that the
+time is unknown. Cells train in a folder of runs/study/ that belongs to this --out, its settings and
+its data, so two studies of one grid share nothing.
 
 What we left out, on purpose: the best point of a curve, sweeps of anything but the learning rate, a
 scheduler for several machines (--arms and --seeds cut the grid; JSONL lines can be joined).
@@ -63,7 +63,8 @@ from engine.files import append, hold, lock, release, write
 from engine.flags import check, flags, parse
 from models import check_device
 
-# Two models can have one name. Lines from before these settings are taken without them.
+# Two models can have the same name, so a line holds these hashes as well. Older lines lack them,
+# and are accepted.
 NEWER = ("weights_sha256", "prompt_sha256")
 
 # ------------------------------------------------------------------------------ the grids
@@ -91,8 +92,8 @@ GRIDS = {
     "real": dict(arms=["grpo", "grail", "shuffled"], seeds=3, rates=[1e-6, 3e-6, 1e-5], steps=40,
                  every=20, validation=200, curve=200, final=None, samples=4,
                  save_every=10, rate_of=dict.fromkeys([*ARMS, *ABLATIONS], "grpo")),
-    # All arms take GRPO's rate: a sweep for each would be 54 cells, about as long as the rest
-    # twice. A file holds cells of one kind of card and one batch size.
+    # All arms take GRPO's rate, because a sweep for each would be 54 cells and take about twice as
+    # long as all the rest. A file holds cells of one kind of card and one batch size.
     "gsm8k": dict(arms=["grpo", "grail", "oar-g", "delta", "shuffled", "vine"], seeds=5,
                   seeds_of={"vine": 3}, rates=[1e-6, 3e-6, 5e-6], steps=200, every=50,
                   validation=500, curve=500, final=500, samples=4, save_every=0,
@@ -122,7 +123,7 @@ def arguments(cell, setup):
 
 
 def card(device):
-    """The device of this worker: with plain cuda they take the visible cards in turn."""
+    """The device of this worker. With plain cuda, workers take turns on the visible cards."""
     if device != "cuda" or torch.cuda.device_count() < 2:
         return device
     return f"cuda:{int(os.environ.get('WORKER', 0)) % torch.cuda.device_count()}"
@@ -143,7 +144,8 @@ def folder_of(cell, setup):
 
 
 def score(model, tokenizer, rows, step, samples, seed, config, temperature=1.0):
-    """One point: how many of the samples were right, a digit a problem, and how they look."""
+    """One point (dict): for each problem a digit, how many of its samples were right; and the
+    mean length of the samples and the share that was cut off."""
     found = evaluate.evaluate(
         model, tokenizer, rows, samples=samples, seed=seed, temperature=temperature, quiet=True,
         max_new_tokens=config.max_new_tokens, thinking=config.thinking,
@@ -173,7 +175,7 @@ def train_on(cell, setup):
 
 def run_cell(cell, setup):
     """Train and evaluate; returns the line (dict). What the scripts print goes to FOLDER.log.
-    Raises BadInput if a worker of a killed call still ends its step in this cell."""
+    Raises BadInput if a worker of a killed call is still finishing its step in this cell."""
     folder, began = folder_of(cell, setup), time.time()
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{folder}.log", "a") as log, redirect_stdout(log), redirect_stderr(log):
@@ -225,7 +227,7 @@ def run_cell(cell, setup):
 
 @functools.lru_cache(maxsize=None)
 def share_right(digits, samples):
-    """Mean accuracy of a point: of each problem a digit, how many of its samples were right."""
+    """Mean accuracy of a point. digits: for each problem, how many of its samples were right."""
     return sum(map(int, digits)) / (samples * len(digits))
 
 
@@ -239,8 +241,8 @@ def validation(line, setup):
 
 
 def best_rates(setup, lines):
-    """{arm: the rate with the highest mean on validation problems, the lower of a tie}; None
-    where the sweep is not done."""
+    """{arm: the rate with the highest mean on validation problems, the lower one of a tie; None
+    where the sweep is not done}."""
     rates, found = sorted(setup["rates"]), {}
     if len(rates) == 1:
         return dict.fromkeys(setup["arms"], rates[0])
@@ -259,19 +261,20 @@ def best_rates(setup, lines):
 
 
 def refuse_two_rates(best, setup, lines):
-    """Raise BadInput if an arm has final cells at another rate than `best` {arm: rate}; where that
-    is None, at a rate that is not in the sweep."""
+    """Raise BadInput if an arm has final cells at another rate than in `best` {arm: rate}. Where
+    that rate is None, every rate of the sweep is accepted."""
     for cell in (line["cell"] for line in lines if line["cell"]["phase"] == "final"):
         chosen = best.get(cell["arm"], cell["rate"])  # an arm that is not asked for stays
         rates = setup["rates"] if chosen is None else [chosen]
         if cell["rate"] not in rates:
             raise BadInput(f"--out: its final cells of {cell['arm']} have lr {cell['rate']:g}, and "
                            f"now it would be {' or '.join(f'{rate:g}' for rate in rates)}; take "
-                           "another --out, or the --rates of before.")
+                           "another --out, or the earlier --rates.")
 
 
 def cells_of(phase, setup, lines):
-    """The cells of a phase that have no line yet, seeds outermost: a stopped grid is even."""
+    """The cells of a phase that have no line yet. Seeds are the outer loop, so that in a stopped
+    grid all arms have about as many seeds."""
     arms, first = setup["arms"], setup["first_seed"]
     seeds = range(first, first + setup["seeds"])
     if phase == "start":
@@ -292,8 +295,8 @@ def cells_of(phase, setup, lines):
 
 
 def seconds_of(cells, setup, lines):
-    """What these cells take together, by the mean of those measured: of the same arm if there are
-    any, else of all. NaN where none was measured yet."""
+    """The seconds that these cells take together, estimated from the mean of the measured cells:
+    those of the same arm if there are any, else all. NaN if none was measured yet."""
     measured = [line for line in lines if line["cell"]["phase"] != "start"]
     if not measured:
         return math.nan
@@ -318,9 +321,9 @@ def seconds_of(cells, setup, lines):
 
 
 def split(data, test, most):
-    """(training, validation, held-out rows): the last of the training file validate, a fifth of it
-    but `most` at most. A problem is in one part alone, the last of those that have it. Raises
-    BadInput if nothing is left to train on or to validate."""
+    """(training, validation, held-out rows). The end of the training file validates: a fifth of it,
+    but at most `most` rows. A problem that several parts have stays only in the last of them.
+    Raises BadInput if nothing is left to train on or to validate."""
     rows = problems.load_problems(data, "train")
     try:
         held_out = problems.load_problems(test, "test")
@@ -338,17 +341,17 @@ def split(data, test, most):
 
 
 def without(rows, others, what):
-    """The rows whose problem, but for spaces, is in none of the others; says how many are not."""
+    """The rows whose problem (spaces ignored) is in none of the others. Prints how many go."""
     known = set(map(problems.same_problem, others))
     kept = [row for row in rows if problems.same_problem(row) not in known]
     if len(kept) < len(rows):
-        print(f"--data: {len(rows) - len(kept)} problems {what}; nobody trains on them")
+        print(f"--data: {len(rows) - len(kept)} problems {what}; no cell trains on them")
     return kept
 
 
 def asked_for(args, name):
-    """The setup (dict) of the grid `name` as the flags change it. Raises BadInput for flags with
-    which no cell could run, or which would make it another cell than its line says."""
+    """The setup (dict) of the grid `name`, changed by the flags. Raises BadInput for flags with
+    which no cell could run, or with which a cell would not be what its line says."""
     grid = GRIDS[name]
     if name in ("real", "gsm8k") and not (args.model and args.data and args.test):
         raise BadInput(f"--grid {name}: needs --model FOLDER --data TRAIN.jsonl --test TEST.jsonl.")
@@ -365,21 +368,21 @@ def asked_for(args, name):
     if args.arms:
         setup["arms"] = list(dict.fromkeys(args.arms.split(",")))  # twice would train twice
         if not set(setup["arms"]) <= {*ARMS, *ABLATIONS}:
-            raise BadInput(f"--arms {args.arms}: there are {', '.join([*ARMS, *ABLATIONS])}.")
+            raise BadInput(f"--arms {args.arms}: choose from {', '.join([*ARMS, *ABLATIONS])}.")
     if args.rates:
         try:
             setup["rates"] = sorted({float(rate) for rate in args.rates.split(",")})
         except ValueError:
             setup["rates"] = [math.nan]
         if not 0 < setup["rates"][0] <= setup["rates"][-1] < 1:
-            raise BadInput(f"--rates {args.rates}: not numbers between 0 and 1, comma between.")
+            raise BadInput(f"--rates {args.rates}: give numbers between 0 and 1, with commas.")
     check_also(args.also, setup)
     return setup
 
 
 def check_also(also, setup):
-    """Raise BadInput for an --also that is none, or that sets what the cells set themselves: it
-    comes last on their command lines, so each would be another cell than its line says."""
+    """Raise BadInput for an --also that holds no valid flags, or one that the cells set themselves.
+    --also comes last on their command lines, so it would win, and the lines would be wrong."""
     try:
         given = shlex.split(also)
     except ValueError as error:
@@ -391,11 +394,11 @@ def check_also(also, setup):
     if taken := sorted(own & named(given, also)):
         names = ", ".join(f"--{name.replace('_', '-')}" for name in taken)
         raise BadInput(f"--also {also}: the cells set {names} themselves; leave that out.")
-    check(parse(parser_of(also), [*given, "--model", setup["model"]]))  # or refuse now
+    check(parse(parser_of(also), [*given, "--model", setup["model"]]))  # else every cell would fail
 
 
 def parser_of(also):
-    """The parser of grpo.py. In place of its usage or its help, it raises BadInput."""
+    """The parser of grpo.py. Where argparse would print usage or help, it raises BadInput."""
     def refuse(why="asks for help, and trains nothing; python grpo.py --help has it"):
         raise BadInput(f"--also {also}: {why}.")
 
@@ -414,7 +417,7 @@ def named(argv, also=""):
 
 def prepare(args):
     """The setup (dict) of a grid, and the path of its lines. Writes nothing: setup["files"] holds
-    {name: text} of its training and validation problems, for setup["work"]."""
+    {name: text} of its training and validation problems. `alone` writes them to setup["work"]."""
     name = args.grid or "embedded"
     grid, out = GRIDS[name], Path(args.out or HERE / f"study_{name}.jsonl")
     setup = asked_for(args, name)
@@ -438,7 +441,7 @@ def prepare(args):
             setup["settings"]["card"] = torch.cuda.get_device_name(args.device)
     setup["files"] = {f"{part}.jsonl": "".join(json.dumps(row) + "\n" for row in some)
                       for part, some in parts.items()}
-    # What may not be shared is part of the name: lines, model, device, settings, data.
+    # Studies that differ in one of these must not share a folder, so its name is their hash.
     own = [os.path.realpath(out), setup["model"], setup["settings"], setup["files"]]
     setup["work"] = f"runs/study/{name}-{short_sha(own)}"
     setup |= {part: f"{setup['work']}/{part}.jsonl" for part in parts}
@@ -447,8 +450,8 @@ def prepare(args):
 
 @contextmanager
 def alone(out, setup):
-    """Inside, this process alone runs the cells of `out`, in a work folder that holds the
-    problems. Raises BadInput if another process has them."""
+    """Inside this context only this process runs the cells of `out`, and the work folder holds the
+    problems. Raises BadInput if another process runs them."""
     out.parent.mkdir(parents=True, exist_ok=True)
     try:
         held = lock(os.path.realpath(out) + ".lock")
@@ -467,8 +470,9 @@ def alone(out, setup):
 
 
 def check_disk(setup, jobs):
-    """Raise BadInput unless so many cells at once fit on the disk. Each checks for itself, but
-    those that begin together all find it empty. What a cell keeps: checkpoints.check_room."""
+    """Raise BadInput unless `jobs` cells fit on the disk at once. Each cell checks this, too, but
+    cells that start together all see the same free space. checkpoints.check_room says what a
+    cell keeps."""
     weights = 4 * problems.load_policy(setup["model"])[0].num_parameters()  # bytes
     needed = (6 + setup["steps"] // setup["every"]) * weights * jobs
     kept = 0
@@ -479,7 +483,7 @@ def check_disk(setup, jobs):
     free = shutil.disk_usage(setup["work"]).free + kept
     if free < needed:
         raise BadInput(f"--jobs {jobs}: their checkpoints need {needed / 1e9:.1f} GB in "
-                       f"{setup['work']}, where {free / 1e9:.1f} are free; fewer, or another disk.")
+                       f"{setup['work']}, where {free / 1e9:.1f} are free; fewer jobs need less.")
 
 
 def load(path, setup):
@@ -498,8 +502,9 @@ def load(path, setup):
 
 
 def missing(phases, setup, lines):
-    """The cells of these phases without a line; a final cell has the rate None before its sweep is
-    done. Raises BadInput if none of the phases is that sweep, or if the sweep has one rate."""
+    """The cells of these phases that have no line yet. Until its sweep is done, a final cell has
+    the rate None. Raises BadInput if a final cell waits for a sweep that is not among the phases,
+    or if the only phase is a sweep of one rate."""
     if set(phases) == {"sweep"} and len(setup["rates"]) == 1:
         raise BadInput(f"--phases sweep: there is one learning rate, {setup['rates'][0]:g}, so "
                        "nothing to choose; add a phase, or more --rates.")
@@ -513,8 +518,8 @@ def missing(phases, setup, lines):
 
 
 def left(cells, jobs, setup, lines):
-    """How many cells are left, and how long they take: a text. Asked after every cell, so it must
-    not take longer than a cell."""
+    """A text: how many cells are left, and how long they take. It is made after every cell, so it
+    must not take longer than a cell."""
     seconds = seconds_of(cells, setup, lines) / jobs
     known = not math.isnan(seconds)
     time_left = f"about {seconds / 60:.0f} min" if known else "for an unknown time"
@@ -551,7 +556,7 @@ def run(phases, jobs, setup, out):
 
     if cells := ask():
         check_disk(setup, min(jobs, len(cells)))
-    if out.exists():  # half a line, of a run that was killed, would swallow the next
+    if out.exists():  # a killed run can leave half a line, and the next would join it
         os.truncate(out, out.read_bytes().rfind(b"\n") + 1)
     while cells := [cell for cell in ask() if cell["rate"] is not None]:
         lost = run_all(cells, functools.partial(run_cell, setup=setup), jobs, done, BadInput)
@@ -562,36 +567,36 @@ def run(phases, jobs, setup, out):
 
 
 def read_flags(argv):
-    """The flags (a Namespace). Raises BadInput for numbers and phases that cannot be."""
+    """The flags (a Namespace). Raises BadInput for impossible numbers and phases."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     add = parser.add_argument
     one = parser.add_mutually_exclusive_group()
     one.add_argument("--grid", choices=list(GRIDS), help="which study (embedded)")
     one.add_argument("--quick", action="store_const", const="quick", dest="grid",
         help="the same as --grid quick: the embedded grid cut to 2 methods and 3 seeds")
-    add("--phases", default="start,sweep,final", help="some of them, comma between")
+    add("--phases", default="start,sweep,final", help="some of them, with commas")
     add("--plan", action="store_true", help="say what is missing and how long it takes, and stop")
     add("--jobs", type=int, default=2, help="cells at a time")
     add("--device", default="cpu", help="cpu or cuda; with several cards, workers take turns")
-    add("--rates", default="", help="learning rates of the sweep, comma between")
-    add("--arms", default="", help="some of the arms, comma between")
-    add("--seeds", type=int, default=0, help="how many seeds the final cells have")
-    add("--first-seed", type=int, default=0, help="and the first of them")
+    add("--rates", default="", help="learning rates of the sweep, with commas")
+    add("--arms", default="", help="some of the arms, with commas")
+    add("--seeds", type=int, default=0, help="how many seeds the final cells have; 0: as the grid")
+    add("--first-seed", type=int, default=0, help="the first of these seeds")
     add("--model", default="", help="a folder, in place of the grid's embedded model; real and "
         "gsm8k have none")
     add("--data", default="", help="a .jsonl file to train on, in place of the grid's problems; "
-        "real and gsm8k have none. Its last ones validate, so shuffle one that is sorted")
+        "real and gsm8k have none. Its last problems validate, so shuffle a sorted file")
     add("--test", default="", help="a .jsonl file of held-out problems, in place of the grid's; "
         "real and gsm8k have none")
-    add("--also", default="", help="more flags for every cell, none of those that cells set "
-        'themselves, as --also="--max-new-tokens 512"')
+    add("--also", default="", help="more flags for every cell, but none that cells set "
+        'themselves; for example --also="--max-new-tokens 512"')
     add("--out", default="", help="the file of lines (results/study_GRID.jsonl)")
     args = parser.parse_args(argv)
     if args.jobs < 1 or args.seeds < 0 or args.first_seed < 0:
         raise BadInput(f"--jobs {args.jobs} --seeds {args.seeds} --first-seed {args.first_seed}: "
-                       "at least 1 job; 0 seeds: all; the first is 0 or more.")
+                       "take 1 job or more; 0 seeds mean the grid's; a seed is 0 or more.")
     if not set(args.phases.split(",")) <= {"start", "sweep", "final"}:
-        raise BadInput(f"--phases {args.phases}: there are start, sweep, final.")
+        raise BadInput(f"--phases {args.phases}: choose from start, sweep, final.")
     return args
 
 
@@ -609,7 +614,7 @@ def main(argv=None):
     with alone(out, setup):
         lines = run(phases, args.jobs, setup, out)
     print(tables.render(lines, families_of(out)))
-    print(f"lines: {out}; the tables of results/README.md: python results/tables.py")
+    print(f"lines: {out}; python results/tables.py rewrites the tables of the pages in results/")
 
 
 if __name__ == "__main__":
