@@ -73,7 +73,7 @@ class Task(NamedTuple):
 
 
 SHORT = Task()
-LAST_DRAWS = 100_000  # so many without a new problem: there are no more, or hardly any
+LAST_DRAWS = 100_000  # give up after so many draws without a new problem
 
 # ------------------------------------------------------------------------------ problems
 
@@ -239,7 +239,8 @@ def make_model(tokenizer):
 def batch(tokenizer, rng, size, curriculum, held_out, task=SHORT):
     """`size` examples as [(ids, labels), ...], each (rows, L), labels -100 outside the reply.
 
-    Two halves by length: a glance is a third as long as steps, and padding takes time like text.
+    The halves hold the short and the long ones. A glance is a third as long as steps, and padding
+    costs as much time as text.
     """
     examples = []
     while len(examples) < size:
@@ -332,12 +333,12 @@ def parse(argv=None):
     add("--lr", type=float, default=3e-3)
     add("--device", default="cpu")
     add("--problems", type=int, default=8_000, help="of which the last eighth is held out")
-    add("--chain", type=numbers, default=default.chain, help="operations of a problem, as 10-14")
+    add("--chain", type=numbers, default=default.chain, help="operations a problem, such as 10-14")
     add("--glances", type=share, default=default.glances, help="share of answers without steps")
-    add("--glance-right", type=share, default=default.glance_right, help="of those, right")
+    add("--glance-right", type=share, default=default.glance_right, help="share of right glances")
     add("--roughly", type=share, default=default.roughly, help="share of lines that are sloppy")
-    add("--roughly-wrong", type=share, default=default.roughly_wrong, help="of those, wrong")
-    add("--slips", type=share, default=default.slips, help="of the other lines, wrong")
+    add("--roughly-wrong", type=share, default=default.roughly_wrong, help="share of wrong ones")
+    add("--slips", type=share, default=default.slips, help="share of other lines that are wrong")
     args = parser.parse_args(argv)
     task = Task(*(getattr(args, name) for name in Task._fields))
     if task.roughly > 0.65:
@@ -348,7 +349,7 @@ def parse(argv=None):
         parser.error(f"--batch-size {args.batch_size}: 2 at least, because it is cut in two halves")
     if args.steps < 1:
         parser.error(f"--steps {args.steps}: 1 at least, or the model stays random")
-    if not 0 < args.lr < math.inf:  # NaN is not, either
+    if not 0 < args.lr < math.inf:  # NaN fails here, too
         parser.error(f"--lr {args.lr}: a finite number above 0 is needed")
     if not 0 <= args.seed < 2**40:
         parser.error(f"--seed {args.seed}: must be at least 0 and below 2^40")

@@ -483,7 +483,8 @@ def check_disk(setup, jobs):
     free = shutil.disk_usage(setup["work"]).free + kept
     if free < needed:
         raise BadInput(f"--jobs {jobs}: their checkpoints need {needed / 1e9:.1f} GB in "
-                       f"{setup['work']}, where {free / 1e9:.1f} are free; fewer jobs need less.")
+                       f"{setup['work']}, where {free / 1e9:.1f} are free; take fewer jobs, or "
+                       "another disk.")
 
 
 def load(path, setup):
@@ -594,7 +595,7 @@ def read_flags(argv):
     args = parser.parse_args(argv)
     if args.jobs < 1 or args.seeds < 0 or args.first_seed < 0:
         raise BadInput(f"--jobs {args.jobs} --seeds {args.seeds} --first-seed {args.first_seed}: "
-                       "take 1 job or more; 0 seeds mean the grid's; a seed is 0 or more.")
+                       "take at least 1 job, and no negative --seeds or --first-seed.")
     if not set(args.phases.split(",")) <= {"start", "sweep", "final"}:
         raise BadInput(f"--phases {args.phases}: choose from start, sweep, final.")
     return args

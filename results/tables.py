@@ -188,8 +188,8 @@ def gain_table(arms):
 
 
 def token_table(arms, start):
-    """Accuracy at equal numbers of tokens sampled; "" where a line does not count them by step, or
-    where no arm samples more than its completions."""
+    """Accuracy at equal numbers of tokens sampled; "" if a line does not count them by step, or if
+    `vine` was not run, because no other arm samples more than its completions."""
     counted = all("tokens_by_step" in line for seeds in arms.values() for line in seeds.values())
     if not {"vine", "grpo"} <= set(arms) or start is None or not counted:
         return ""
@@ -211,14 +211,14 @@ def token_table(arms, start):
 
 
 def drawn(families):
-    """The families that the figure and the lines on power are about: the first and third of those
-    that are there for all files, and all of a file's own."""
+    """The families that the figure and the paragraph on power use: the first and the third of
+    FAMILIES, or all if a file has its own."""
     return families[::2][:2] if families is FAMILIES else families
 
 
 def power(arms, families):
-    """What ten seeds could show, or as many as there are, from the sd measured here; by the
-    measure of the first question alone, because another varies otherwise."""
+    """A paragraph: what difference ten seeds could show, or all seeds if they are more, from the
+    sd measured here. It uses only the measure of the first question: others vary differently."""
     column = families[0][2]
     rows = [row for _, pairs, tested in drawn(families) if tested == column for b, a in pairs
             if (row := compared(arms, b, a, column))]
@@ -242,7 +242,7 @@ def power(arms, families):
 
 
 def with_enough_seeds(arms):
-    """The arms that have at least half as many seeds as the one that has most."""
+    """The arms with at least half as many seeds as the arm with the most."""
     most = max(map(len, arms.values()), default=0)
     return {arm: seeds for arm, seeds in arms.items() if 2 * len(seeds) >= most}
 
@@ -271,8 +271,8 @@ DASHES = ["", "6 3", "2 3", "9 3 2 3"]
 
 
 def figure(lines, families=FAMILIES):
-    """SVG: curves, mean over seeds, and differences with their t intervals. Where one reaches 20
-    points it is written, not drawn, because it would press the others into one line."""
+    """SVG: curves, mean over seeds, and differences with their t intervals. An interval that
+    reaches 20 points is written as text: drawn to scale, it would make the others too small."""
     arms = with_enough_seeds(by_arm(lines))
     baseline = families[0][1][0][1]
     shown = dict.fromkeys(arm for _, pairs, _ in families for b, a in pairs if a == baseline
@@ -337,13 +337,13 @@ def figure(lines, families=FAMILIES):
             + "\n</svg>\n")
 
 
-# ------------------------------------------------------------------------------ the README
+# ------------------------------------------------------------------------------ the pages
 
 SECTION = re.compile(r"(<!-- made of (\S+\.jsonl) by tables\.py -->\n).*?(<!-- end -->)", re.S)
 
 
 def section(name):
-    """What belongs between the marks of this file of cells."""
+    """The text between a page's two marks for this file of cells."""
     lines = read(HERE / name)
     if not lines:
         return f"Not run yet: there is no results/{name}.\n"
