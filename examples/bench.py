@@ -10,14 +10,14 @@ group is right, and every completion has its full length and a box of 12 tokens 
     sampling   rollout.sample, 64 and 256 rows; the first call compiles and is listed separately
     generate   Hugging Face's generate with a static cache, compiled, on bf16 weights
     update     grpo.update, first with equal lengths, then with lengths from 1/8 to full
-    methods    the step (sampling + update) of each method over GRPO's, in turns; OAR-P's credit is
-               timed on 8 rows and scaled to all rows
+    methods    the step (sampling + update) of each method, divided by GRPO's and measured in
+               turns; OAR-P's credit is timed on 8 rows and scaled to all rows
     long       8 rows of 4,096 tokens, GRAIL
     compiled   grpo.update with --compile at several budgets, then whole steps; `_short` (GRPO
                only) acts as if memory were short: it frees the recordings before sampling, and
                makes them again afterwards
     trl        TRL's GRPOTrainer with its own sampler, if it can be imported
-    profile    kernels of a sampled token at 8, 64 and 256 rows, by PyTorch's profiler; if asked for
+    profile    kernels of a sampled token at 8, 64 and 256 rows, by PyTorch's profiler; on request
 
 Seconds are medians of --repeat calls after at least one warm-up call. For OAR-P and `long` they are
 the second call, for `generate` and TRL the best. Peaks are the largest allocation, warm-up
@@ -97,9 +97,9 @@ def prompts(rows, tokens):
 
 
 def rates(device, size=2**31, side=8192, many=500):
-    """What the card can do: TB/s of a copy (read and written), TFLOP/s of a bf16 product, alone and
-    as one of `many` in a row, which lowers the clock because the power does not last. The copy has
-    `size` bytes, the matrices have side x side numbers."""
+    """What the card can do: TB/s of a copy (read and written), TFLOP/s of one bf16 product, and of
+    `many` in a row. In a row they reach the power limit, and the card lowers its clock. The copy
+    has `size` bytes, the matrices have side x side numbers."""
     x = torch.empty(size, dtype=torch.uint8, device=device)
     y = torch.empty_like(x)
     a, b, c = (torch.randn(side, side, device=device).bfloat16() for _ in range(3))
@@ -114,7 +114,7 @@ def rates(device, size=2**31, side=8192, many=500):
 
 def kernels(work, tokens, device):
     """The 20 longest kernels of `work`, which makes `tokens` tokens a row, and the sum over all
-    kernels. On a CPU they are operations. On a card no operation is listed beside its kernels."""
+    kernels. On a CPU they are operations. On a card only kernels count, no operations."""
     cuda = device.type == "cuda"
     activity = getattr(torch.profiler.ProfilerActivity, "CUDA" if cuda else "CPU")
     with torch.profiler.profile(activities=[activity]) as profiler:
@@ -148,7 +148,7 @@ def generate(args, config, device):
 
 
 def trl_step(args, config, device):
-    """Seconds of TRL's steps at the same size, and how many of them are sampling."""
+    """Seconds of TRL's steps at the same size, and of the sampling in them."""
     try:
         import trl
         from datasets import Dataset
@@ -292,8 +292,8 @@ def main(argv=None):
                                         args.tokens, device))
 
     def measure(name, tokens, *stages):
-        """The stages in turn: twice for their peaks, each with what recordings keep after it, then
-        for the seconds, in a row."""
+        """Run the stages one by one, twice, for their peaks, which include what the recordings
+        keep. Then run them in a row for the seconds."""
         if cuda:
             torch.cuda.empty_cache()
         first, peaks = 0.0, []
@@ -315,7 +315,7 @@ def main(argv=None):
         return args.rows * args.prompt + int(lengths.sum()), lambda: update(rollouts=out, **options)
 
     def step(name, train, short=True):
-        """Sampling and this update, with recordings kept, and without if short."""
+        """Sampling and this update. Recordings are kept; if short, also measure without them."""
         tokens = args.rows * args.tokens
         measure(name, tokens, lambda: draw(args.rows, args.tokens), train)
         if short:
@@ -342,7 +342,7 @@ def main(argv=None):
         boxed(args.tokens)
         runs = {name: [] for name in methods}
         for _ in range(args.repeat + 1):
-            for name, options in methods.items():  # by turns: a drift of the clocks hits all
+            for name, options in methods.items():  # in turns, so a clock's drift hits all
                 runs[name].append((
                     timed(lambda: draw(args.rows, args.tokens), device),
                     timed(lambda: update(**options), device)))  # noqa: B023

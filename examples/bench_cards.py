@@ -8,7 +8,8 @@ A run NxB is `accelerate launch --num_processes N` with B completions per step o
 1x64 and 2x64 do the same work on one and on two cards. Weights are random, in the exact Qwen3-0.6B
 shape. Every completion has its full length and a box of 12 tokens near its end, and half of them
 are right, so every row has a gradient and a signal. TRL samples with Hugging Face's generate, its
-default. The median leaves out the first step. At the end, all processes must have the same weights.
+default. The median leaves out the first step. The result says if all processes end with the same
+weights.
 """
 import argparse
 import json
@@ -101,7 +102,7 @@ def check(args):
             raise BadInput(f"--runs {args.runs}: {run!r} is not processes x completions, as 2x64.")
         processes, completions = int(found[1]), int(found[2])
         if completions % (8 * processes):
-            raise BadInput(f"--runs {run}: completions must be 8 or a multiple a process.")
+            raise BadInput(f"--runs {run}: each process takes 8 or a multiple of 8.")
         if processes > cards and not args.small:
             raise BadInput(f"--runs {run}: needs {processes} cards, and PyTorch sees {cards}; "
                            "--small is for a CPU.")
@@ -114,7 +115,7 @@ def main(argv=None):
     argv = sys.argv[1:] if argv is None else argv
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     add = parser.add_argument
-    add("--runs", default="1x64,2x64,2x128", help="processes x completions a step, comma between")
+    add("--runs", default="1x64,2x64,2x128", help="processes x completions a step, with commas")
     add("--credit", default="grail", choices=["grail", "oar-g", "delta", "none"])
     add("--steps", type=int, default=10)
     add("--prompt", type=int, default=128, help="tokens of a prompt")
@@ -136,7 +137,7 @@ def main(argv=None):
              "--num_machines", "1", "--main_process_port", "0", "--dynamo_backend", "no",
              "--mixed_precision", "no" if args.small else "bf16",
              *(["--multi_gpu"] if n > 1 else []), __file__, "--worker", *argv,
-             "--runs", run, "--out", part],  # more cards than processes: TRL refuses
+             "--runs", run, "--out", part],  # TRL refuses more cards than processes:
             env={**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(n)))})
         if done.returncode:
             raise BadInput(f"--runs {run}: its processes ended with code {done.returncode}; they "

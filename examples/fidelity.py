@@ -18,13 +18,14 @@ over completions. The effect is measured in two ways:
              the outcome? A weight on the advantage should measure this.
 
 K continuations leave noise. The two halves of the K give two independent effects. If their
-correlation is r, the whole has reliability 2 r / (1 + r). A correlation divided by its square root
-estimates the one with infinitely many continuations. Where r is not positive there is no such
-estimate, and the table has a "-" (raise --samples). It is rough for `size`, a square: the true size
-itself would not get 1 (see `of_the_truth`). A token of entropy 0 is always drawn again, so its
-effect is 0 by definition. This favours entropy over all other signals.
+correlation is r, the whole has reliability 2 r / (1 + r). We divide a correlation by the root of
+the reliability: this estimates the correlation with infinitely many continuations. Where r is not
+positive there is no such estimate, and the table has a "-" (raise --samples). It is rough for
+`size`, which is a square: even the true size would not get 1 (see `of_the_truth`). If a token has
+entropy 0, the same token is always drawn again, so its effect is 0 by definition. This favours
+entropy over all other signals.
 
-What we left out, on purpose: a trained checkpoint's figures (--model FOLDER has them).
+What we left out, on purpose: a trained checkpoint's figures (--model FOLDER makes them).
 """
 import argparse
 import json
@@ -142,8 +143,8 @@ def print_toy(toys=50):
 def choose(model, tokenizer, rows, args):
     """(pool of rollouts, rewards (N, G), row numbers of the completions to study).
 
-    Studied: finished, with a box and at least 8 tokens before it, in groups of mixed rewards; half
-    of them right, half wrong, one of each kind a problem, in the order of sampling.
+    We study finished completions that have a box and at least 8 tokens before it, from groups of
+    mixed rewards. Half are right and half wrong. A problem gives the first of each kind at most.
     """
     prompts = [problems.build_prompt(tokenizer, row["problem"]) for row in rows]
     pool = sample(model, tokenizer, prompts, samples=8, max_new_tokens=args.max_new_tokens,
@@ -189,7 +190,7 @@ def all_signals(model, tokenizer, pool, rewards, chosen, seed):
     for draws in (1, 4, 16):
         signals[f"input gradient, {draws} draws"] = saliency.input_gradient(
             forward, spans, draws, seed=seed)
-        # For the agreement of two seeds, not for the table.
+        # Only for the agreement of two seeds; the table leaves it out.
         signals[f"other seed, {draws} draws"] = saliency.input_gradient(
             forward, spans, draws, seed=seed + 1)
     with torch.no_grad():
@@ -201,7 +202,7 @@ def all_signals(model, tokenizer, pool, rewards, chosen, seed):
             hidden[rows, :t], logprobs[rows, :t] = part.hidden, part.logprobs
     weights, _ = delta.delta_weights(*delta.head_row(hidden, logprobs, pool.completion_mask),
                                      advantages, pool.completion_mask)
-    signals["DelTA margin"] = weights[chosen]  # increasing in the margin to the own side
+    signals["DelTA margin"] = weights[chosen]  # a weight rises with the margin: same ranks
     signals["entropy"] = forward.entropy
     signals["random"] = torch.rand(mask.shape, generator=seeds.generator_for(seed, "random"))
     return signals, spans.tolist()
@@ -211,7 +212,7 @@ def all_signals(model, tokenizer, pool, rewards, chosen, seed):
 
 
 def success(model, tokenizer, pool, rows, chosen, spans, args):
-    """Verdicts of K continuations of every prefix: a list of (start + 1, K) float64, one each."""
+    """K continuations of every prefix: ([verdicts (start + 1, K) of each completion], tokens)."""
     prompts, prefixes, asked, counts = [], [], [], []
     for row, span in zip(chosen, spans):
         problem = rows[row // 8]
@@ -257,7 +258,7 @@ def estimate(values, r=None):
     """[(mean, low, high)] of S signals, 95 %, from values (C, S) of C completions, lists.
 
     r: C correlations of the two halves; then the mean is corrected. A resample that cannot be
-    corrected counts as beyond both ends, so 2.5 % of them leave the interval without ends: NaN.
+    corrected could be anywhere. If 2.5 % or more are such, the interval has no ends: NaN.
     """
     values = torch.tensor(values, dtype=torch.float64)                           # (C, S)
     if r is None:
@@ -275,11 +276,11 @@ def estimate(values, r=None):
 
 
 def of_the_truth(verdicts, signs, draws=50):
-    """The table's corrected correlation for the true effect itself: {"size": ..., "toward": ...}.
+    """What the table would give the true effect, as a signal: {"size": ..., "toward": ...}.
 
-    Verdicts are drawn again at the rates of `verdicts`, C of (N + 1, K), which are then the truth.
-    Were the correction exact, both would be 1. The rates hold noise, too, which spreads effects: so
-    the truth behind them would come out lower than this, if anything.
+    We take the rates of `verdicts`, C of (N + 1, K), as the truth and draw verdicts from them. If
+    the correction were exact, both would be 1. But the rates contain noise, which spreads the
+    effects. So the real truth would come out lower than this, if anything.
     """
     generator, seen, halves = torch.Generator().manual_seed(0), {}, {}
     for sign, measured in zip(signs, verdicts):
@@ -305,7 +306,7 @@ def check(args):
     least = {"problems": 1, "completions": 4, "samples": 4, "max_new_tokens": 1}
     for name, smallest in least.items():
         value = getattr(args, name)
-        even = name in ("completions", "samples")  # half of them are right, or a half of the K
+        even = name in ("completions", "samples")  # both are cut into two halves
         if value < smallest or (even and value % 2):
             raise BadInput(f"--{name.replace('_', '-')} {value}: must be "
                            f"{'an even number, ' * even}at least {smallest}.")
@@ -323,7 +324,7 @@ def cell(x):
 
 
 def without_nan(x):
-    """x of dicts, lists and numbers, with None in place of NaN, which is no JSON."""
+    """x of dicts, lists and numbers, with None in place of NaN: JSON has none."""
     if isinstance(x, dict):
         return {key: without_nan(value) for key, value in x.items()}
     if isinstance(x, (list, tuple)):
@@ -342,13 +343,13 @@ def main(argv=None):
     add("--samples", type=int, default=64, help="K, continuations of each prefix; even")
     add("--max-new-tokens", type=int, default=72)
     add("--seed", type=int, default=0)
-    add("--device", default="cpu", help="where the continuations are sampled, which is the work")
+    add("--device", default="cpu", help="where to sample the continuations (most of the time)")
     add("--out", default="", help="JSON file for the figures")
     args = parser.parse_args(argv)
     if args.toy:
         return print_toy()
     check(args)
-    models.check_device(args.device)  # it is used late, and so is --out
+    models.check_device(args.device)  # now, because it and --out are used late
     if args.out:
         check_out(args.out)
     began = time.time()

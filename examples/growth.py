@@ -6,15 +6,16 @@
     python examples/growth.py --table results/h200_growth.jsonl
 
 The shapes are Qwen3's with random weights, the training is full fine-tuning with AdamW. Each point
-becomes a line of --out, also one that runs out of memory, fails or takes longer than --limit. The
-same command again measures only points without a line of this card.
+becomes a line of --out, even if it runs out of memory, fails or takes longer than --limit. If you
+repeat the command, it measures only the points that have no line of this card yet.
 
 Two limits stand beside each point, from rates that the same call measures on the same card:
 
-    sampling   bf16 weights and KV cache of all rows so far, read once a token step, / copy rate
-    update     6 x parameters x tokens, plus causal attention, in FLOPs / bf16 product rate
+    sampling   bytes that each token step reads (bf16 weights, KV cache so far) / copy rate
+    update     FLOPs (6 x parameters x tokens, plus causal attention) / bf16 product rate
 
-Seconds are medians after a warm-up round of sampling and update, peaks the largest of all rounds.
+Seconds are medians after a warm-up round of sampling and update. Peaks are the largest of all
+rounds.
 growth_figure.py makes the table and the figure.
 """
 import argparse
@@ -59,7 +60,7 @@ def points(tiny, compiled):
     asked += [("ours", small, rows, n) for n in (2048, 256, 1024, 4096) for rows in (64, 8)]
     asked += [("ours", small, rows, T) for rows in (512, 128, 32, 16)] + [("ours", small, 8, 8192)]
     asked += [(peer, small, 64, T) for peer in ("generate", "trl")]
-    asked += [("ours", small, 64, 8192)]  # two minutes by its limit alone
+    asked += [("ours", small, 64, 8192)]  # even at its limit it takes two minutes
     if tiny:
         asked = [("ours", "tiny", 8, 16), ("ours", "tiny", 16, 16), ("ours", "tiny", 8, 32),
                  ("ours", "tiny, 4 layers", 8, 16), ("generate", "tiny", 8, 16),
@@ -75,7 +76,7 @@ def config_of(shape):
 def with_limits(point, rates):
     """The point with its number of parameters and the seconds that the card's rates allow."""
     config = config_of(point["shape"])
-    with torch.device("meta"):  # no memory
+    with torch.device("meta"):  # takes no memory
         parameters = Qwen3ForCausalLM(config).num_parameters()
     sampling, update = growth_figure.limits(config, parameters, point, rates)
     return {**point, "parameters": parameters, "sampling_limit_seconds": sampling,
@@ -137,7 +138,7 @@ def peers(point, device):
 
 
 def measured(point, held, device):
-    """What one point gives, a dict; a full memory and any other failure are results as well."""
+    """The result of one point, a dict. Full memory or any other failure is a result, too."""
     try:
         return ours(point, held, device) if point["what"] == "ours" else peers(point, device)
     except torch.OutOfMemoryError:
@@ -147,7 +148,7 @@ def measured(point, held, device):
 
 
 def work(pipe, device_name):
-    """A process: points in, results out. It keeps one model, because all its points share it."""
+    """A process: takes points, sends results. It keeps one model, which all its points share."""
     device, held = torch.device(device_name), []
     cuda = device.type == "cuda"
     pipe.send("ready")
@@ -223,7 +224,7 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     add = parser.add_argument
     add("--out", default="", help="the file of lines, to append to; with --figure: the SVG")
-    add("--minutes", type=float, default=9, help="begin no point after so long, and stop there")
+    add("--minutes", type=float, default=9, help="stop after so long, even within a point")
     add("--limit", type=float, default=240, help="seconds that one point may take")
     add("--tiny", action="store_true", help="models of 0.1 M parameters on the CPU")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -245,7 +246,7 @@ def main(argv=None):
         return write(Path(args.out), picture)
     if args.device == "cpu" and not args.tiny:
         raise BadInput("--device cpu: these shapes need a card; --tiny is for a CPU.")
-    models.check_device(args.device)  # here, because a worker could not say it in a sentence
+    models.check_device(args.device)  # here: in a worker it would be a traceback
     check_out(args.out)
     run(args)
 

@@ -1,4 +1,4 @@
-"""The limits, the table and the figure of growth.py, the last two made only from its lines.
+"""The limits, the table and the figure of growth.py. Table and figure need only its lines.
 
     python examples/growth.py --figure results/h200_growth.jsonl --out docs/figures/growth.svg
     python examples/growth.py --table results/h200_growth.jsonl
@@ -20,8 +20,8 @@ KEY = ("what", "shape", "rows", "prompt", "tokens", "compile")
 
 
 def read(path):
-    """The rows of a file, dicts; none if there is no file, and half a line of a killed call is left
-    out. Raises BadInput for a line that is none of growth.py's."""
+    """The rows (dicts) of a file; none if there is no file. A killed call can leave half a line,
+    which is left out. Raises BadInput for a line that growth.py did not write."""
     try:
         raw = Path(path).read_bytes()
         rows = [json.loads(line) for line in raw[:raw.rfind(b"\n") + 1].splitlines()]
@@ -48,8 +48,8 @@ def of_one_card(path):
 
 
 def speeds(row, stage):
-    """(tokens/s, tokens/s of the limit) of "sampling", whose tokens are new, or of "update", which
-    also reads the prompts."""
+    """(tokens/s, tokens/s of the limit) of a stage. "sampling" counts new tokens, "update" those
+    of the prompts, too."""
     tokens = row["rows"] * (row["tokens"] + row["prompt"] * (stage == "update"))
     return tokens / row[f"{stage}_seconds"], tokens / row[f"{stage}_limit_seconds"]
 
@@ -67,7 +67,7 @@ def limits(config, parameters, point, rates):
 
     head = config.vocab_size * config.hidden_size
     width = config.num_attention_heads * memory.head_width(config)
-    # Forward: scores and values take 4 L^2 width FLOPs a layer; half of that is causal.
+    # Forward: scores and values take 4 L^2 width FLOPs a layer. The causal mask halves that.
     attention = 2 * config.num_hidden_layers * width * (P + T)**2
     forward = 2 * (parameters - head) * (P + T) + 2 * head * T + attention  # FLOPs of a row
     return (read / (rates["copy_tb_per_second"] * 1e12),
@@ -95,7 +95,7 @@ def cells_of(row):
 
 
 def table(rows):
-    """Markdown: what was measured on, and a line for each point."""
+    """Markdown: the card and its rates, and a line for each point."""
     def span(name):
         ends = sorted({f"{row[name]:.3g}" for row in rows}, key=float)
         return " to ".join(dict.fromkeys((ends[0], ends[-1])))
@@ -122,14 +122,14 @@ def usual(rows, name):
 
 
 def word_of(row):
-    """What stands below a point: its peak in GB, or that it failed."""
+    """The word below a point: its peak in GB, or that it failed."""
     if "failed" not in row:
         return f"{row['peak_gb']:.0f}"
     return "full" if row["failed"] == "out of memory" else "no"
 
 
 def panel(left, title, rows, name, thin, span):
-    """Tokens/s over `name`, both on log scales. Lines of `thin` rows are thin, or no line is (0).
+    """Tokens/s over `name`, both on log scales. Lines of `thin` rows are thin; 0: no line is.
     span: (least, most) log10 of tokens/s. Dashed: the limits. Below: peaks of the bold lines."""
     values = sorted({row[name] for row in rows})
     least, most = math.log(values[0]), math.log(values[-1]) + 1e-9

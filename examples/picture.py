@@ -17,8 +17,8 @@ import problems
 import show
 from engine.errors import BadInput, printable, run_cli
 
-CHARACTER, LINE, MARGIN = 8.5, 44, 24  # pixels; the first of 14 px monospace
-NARROW, WIDE = 320, 460  # of a panel
+CHARACTER, LINE, MARGIN = 8.5, 44, 24  # pixels; one character of 14 px monospace
+NARROW, WIDE = 320, 460  # the least and most width of a panel
 STYLE = """
 text{font:14px system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif;fill:#1f2328}
 .mono{font-family:ui-monospace,"DejaVu Sans Mono",Menlo,Consolas,monospace}
@@ -105,8 +105,8 @@ def picture(it):
 
 
 def of_run(folder):
-    """(config, example) of a run's folder, see engine.runs.example_of. Raises BadInput, naming the
-    file, if it has none or is not as a run writes it."""
+    """(config, example) of a run's folder, see engine.runs.example_of. Raises BadInput, which
+    names the file, if one is missing or damaged."""
     path = folder / "config.json"
     config = parsed(path, text_of(path))
     lost = {"method", "credit"} - set(config)
@@ -131,7 +131,7 @@ def of_run(folder):
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("folder", type=Path, help="of a run")
+    parser.add_argument("folder", type=Path, help="a run's folder")
     parser.add_argument("target", type=Path, help="the SVG to write")
     args = parser.parse_args(argv)
     config, example = of_run(args.folder)

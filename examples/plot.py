@@ -21,7 +21,7 @@ PANELS = [("reward", "reward (share of right rollouts)", 1),
           ("accuracy", "held-out accuracy, %", 100), ("entropy", "entropy, nats a token", 1),
           ("length", "length, tokens", 1), ("truncated", "truncated, %", 100),
           ("ess", "ESS ratio of the weights", 1), ("seconds", "seconds a step", 1)]
-# Okabe and Ito's palette: told apart by colour-blind readers; dashes for those who print in grey.
+# Okabe and Ito's palette, which colour-blind readers can tell apart; dashes help in grey print.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 DASHES = ["-", "--", "-.", ":"]
 # Figures of the tokens with an advantage, and of the rows that were scored; see engine/lines.py.
@@ -32,8 +32,8 @@ OF_A_RUN = set("seed name resume method device save_every snapshot_every pages_e
 
 
 def read(folder):
-    """(config, {column: {step: value}}) of a run's folder. A figure is left out of a step in which
-    nothing could be measured. Raises BadInput, naming the file, if it is not as a run writes it."""
+    """(config, {column: {step: value}}) of a run's folder. A step has no value of a column if it
+    could not measure it. Raises BadInput, which names the file, if it is damaged."""
     path = folder / "config.json"
     config = parsed(path, text_of(path))
     if not isinstance(config.get("method"), str):
@@ -51,7 +51,7 @@ def read(folder):
     if not curves:
         raise BadInput(f"{folder}: the run has not ended its first step, so there is no curve.")
 
-    path = folder / "summary.json"  # before and after; between them points of --eval-every
+    path = folder / "summary.json"  # first and last point; those between: --eval-every
     ends = accuracies(path, parsed(path, text_of(path))) if path.exists() else {}
     curves["accuracy"] = curves.pop("held_out", {}) | ends
     return config, curves
@@ -78,21 +78,21 @@ def parsed(where, text):
 
 
 def number(where, name, value):
-    """A figure of a file, if it can be drawn. Raises BadInput for all but finite numbers."""
+    """The value, if it is a number that can be drawn. Raises BadInput for any other."""
     if type(value) not in (int, float) or not abs(value) < 1e300:
         raise BadInput(f"{where}: {name} is {str(value)[:40]!r}, not a number that can be drawn.")
     return value
 
 
 def measured(metrics, column):
-    """Whether this step has the figure. Where the printed line has a "-", the log has a 0, or
-    weights of 1: they stand for what was not measured."""
+    """Whether this step measured the column. If it did not, the printed line shows "-", but the log
+    holds a 0, or a weight of 1."""
     known = {"ess": 1, "entropy": 1, "grad_norm": 1, **metrics}  # a log may lack them
     if column in OF_TRAINED:
         return trained(known)
     if column in OF_SCORED:
         return ran(known)
-    return column != "peak_gb" or metrics[column] != 0  # of a card
+    return column != "peak_gb" or metrics[column] != 0  # 0 on a CPU
 
 
 def accuracies(path, summary):
@@ -111,8 +111,8 @@ def accuracies(path, summary):
 
 
 def by_method(runs):
-    """{label: list of curves}: the seeds of a method together, other settings apart. Raises
-    BadInput for a seed that is there twice: the band would be narrower than that of the seeds."""
+    """{label: list of curves}. Runs that differ only in their seed share a label. Raises BadInput
+    for a seed that is there twice, because the mean would count it twice."""
     everything = {key for config, _ in runs for key in config}
     differing = [key for key in sorted(everything - OF_A_RUN)
                  if len({json.dumps(config.get(key)) for config, _ in runs if key in config}) > 1]
@@ -132,7 +132,7 @@ def by_method(runs):
 def band(group, column, scale=1):
     """(steps, mean, lowest, highest) over the seeds of a group.
 
-    A step at which some seed has no value is left out: the mean of the others is one of other runs.
+    A step at which some seed has no value is left out: there the mean would be over fewer seeds.
     """
     found = [curves[column] for curves in group if curves.get(column)]
     if len(found) < len(group):
@@ -143,11 +143,11 @@ def band(group, column, scale=1):
 
 
 def with_gaps(group, column, scale=1):
-    """`band`, with NaN at the steps between that were left out, where a line would be a guess."""
+    """`band`, with NaN at the steps that it left out, so that no line is drawn across them."""
     steps, *lines = band(group, column, scale)
     known = {step: values for step, *values in zip(steps, *lines)}
     logged = set(steps)
-    if column != "accuracy":  # that is measured twice in a run, before and after all steps
+    if column != "accuracy":  # it is measured at few steps, and lines join those
         logged |= {step for curves in group for step in curves["step"]
                    if steps and steps[0] < step < steps[-1]}
     rows = [(step, *known.get(step, [math.nan] * 3)) for step in sorted(logged)]
@@ -155,7 +155,7 @@ def with_gaps(group, column, scale=1):
 
 
 def stand_alone(mean):
-    """Which values have NaN, or nothing, on both sides. No line shows them."""
+    """Which values have NaN, or nothing, on both sides. No line reaches them: draw a dot."""
     padded = [math.nan, *mean, math.nan]
     return [math.isnan(a) and math.isnan(b) for a, b in zip(padded, padded[2:])]
 

@@ -35,7 +35,7 @@ from oar import oar_credit
 
 
 def grail_settings(model, reweight):
-    """The config of the GRAIL run that this checkpoint is of, else the defaults; a flag wins."""
+    """The config of the GRAIL run that made this checkpoint, else the defaults. A flag wins."""
     config = parse(flags("grail", ""), [])
     config.reweight, config.activation, config.as_released = "wrong", "embeddings", False
     path = run_folder(model) / "config.json"
@@ -52,7 +52,7 @@ def grail_settings(model, reweight):
 
 
 def columns(forward, spans, config):
-    """{method: (weights (b, T), saliency (b, T) or None)} by GRAIL's config, others' defaults."""
+    """{method: (weights (b, T), saliency (b, T) or None)}. config: GRAIL's; others: defaults."""
     mask = forward.completion_mask  # (b, T)
     boxes = spans.to(mask.device)                                # (b, 4)
     before = saliency.before_answer(boxes, mask.shape[1])        # (b, T)
@@ -97,7 +97,7 @@ def main(argv=None):
     parser.add_argument("--problem", default="Start with 10, minus 3, minus 4.")
     parser.add_argument("--answer", default="3", help="the gold answer of --problem")
     parser.add_argument("--reweight", choices=["wrong", "correct", "both"],
-                        help="GRAIL's; default: that of the run that --model is of, or wrong")
+                        help="of GRAIL; default: as in the run that made --model, else wrong")
     parser.add_argument("--samples", type=int, default=8, help="G, completions of the group")
     parser.add_argument("--max-new-tokens", type=int, default=256)
     parser.add_argument("--seed", type=int, default=0)

@@ -1,8 +1,8 @@
-"""Does a long run leak memory? Watch the embedded main job for 2,000 steps from outside.
+"""Does a long run leak memory? Watch `python grail.py` for 2,000 steps from outside.
 
     python examples/soak.py --out results/soak_2000_steps.jsonl          # half an hour, Linux
 
-Runs `python grail.py` as a user would, with a checkpoint every 50 steps. Reads its resident memory
+Runs it as a user would, with a checkpoint every 50 steps. Reads its resident memory
 and its open files from /proc ten times a second. Every 50 steps it writes one line: step, rss_mb
 (median of these steps), rss_mb_max, open_files (most), seconds_per_step (median), and
 seconds_per_thousand_tokens, because longer completions take longer. At the end, it judges:
@@ -39,7 +39,7 @@ def observe(pid):
 
 
 def watch(command, metrics, every, out):
-    """Run the command to its end; one row for each `every` lines of its metrics, also to `out`."""
+    """Run the command to its end. Each `every` lines of its metrics make a row, also in `out`."""
     rows, seen, done = [], [], 0
     with open(out, "w", encoding="utf-8") as file, subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
@@ -49,7 +49,7 @@ def watch(command, metrics, every, out):
             lines = metrics.read_text().splitlines() if metrics.exists() and (
                 ended or metrics.stat().st_size != done) else []
             done = metrics.stat().st_size if lines else done
-            # Before the first step it loads and measures: not the loop that is watched.
+            # Before the first step the run loads. We watch only its loop.
             seen += [found] if found and (rows or done) else []
             while len(lines) >= every * (len(rows) + 1):
                 steps = [json.loads(line) for line in lines[every * len(rows):][:every]]
@@ -88,7 +88,7 @@ def verdict(rows):
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--every", type=int, default=50, help="steps a line")
+    parser.add_argument("--every", type=int, default=50, help="steps that a line sums up")
     parser.add_argument("--method", default="grail", choices=METHODS, help="the script to run")
     parser.add_argument("--name", default="runs/soak", help="a new folder for the run")
     parser.add_argument("--out", default="soak.jsonl", help="file of figures")

@@ -7,8 +7,8 @@ r"""Beyond one card: the same token weights inside TRL's GRPOTrainer, on its dis
 
 TRL's loss accepts one advantage per token as well as one per completion. So we override one method.
 Accumulation, inner iterations, --loss_type and all defaults stay TRL's. It costs another forward of
-the batch and a backward to the embeddings (OAR-G: 5 and 4; DelTA: 1 and none). TRL 0.29.0 to
-1.16.0; more cards, vLLM: examples/README.md.
+the batch and a backward to the embeddings (OAR-G: 5 and 4; DelTA: 1 and none). Tested with TRL
+0.29.0, 1.0.0 and 1.16.0. For several cards and vLLM, see examples/README.md.
 What we left out, all refused: images, tools, FSDP 1, GRAIL and OAR-G under FSDP, Liger's loss.
 """
 import json
@@ -38,10 +38,11 @@ from rollout import Rollouts, answers, opens_a_thought
 
 
 def answer_weights(forward, credit):
-    """GRAIL's or OAR-G's weights of a micro-batch: (b, T), and (b,) bool: all 1 without a signal.
+    """GRAIL's or OAR-G's weights (b, T) of a micro-batch, and (b,) bool: rows without a signal,
+    whose weights are all 1.
 
-    If no row has an answer, it still runs on a first token: in ZeRO-3 all processes must do the
-    same passes.
+    If no row has an answer, it still runs the passes, for a first token: in ZeRO-3 all processes
+    must do the same passes.
     """
     mask, A = forward.completion_mask, forward.advantages  # (b, T), (b,)
     spans, signs = saliency.answer_spans(forward), torch.tensor(forward.signs)  # (b, 4), (b,)
@@ -62,15 +63,15 @@ class CreditGRPOTrainer(GRPOTrainer):
     """GRPOTrainer with credit "grail", "oar-g", "delta" or "none" (GRPOTrainer to the bit).
 
     Logs credit/mean, the mean weight of a token, and credit/fallback, the share of completions
-    without a signal, both of the completions with an advantage, as grpo.py's weight_mean. Raises
-    ValueError where weights would be ignored or wrong.
+    without a signal. Both leave out completions without an advantage, like grpo.py's weight_mean.
+    Raises ValueError where weights would be ignored or wrong.
     """
 
     def __init__(self, *args, credit="grail", **kwargs):
         super().__init__(*args, **kwargs)
         self.credit, fsdp = credit, self.is_fsdp_enabled
         if credit not in ("none", "delta", "grail", "oar-g")[:2 if fsdp else 4]:
-            raise ValueError(f"--credit {credit}: delta, none or, without FSDP, grail or oar-g.")
+            raise ValueError(f"--credit {credit}: use delta, none or, without FSDP, grail, oar-g.")
         if credit != "none" and (self.args.use_liger_kernel
                                  or fsdp and not self.accelerator.is_fsdp2):
             raise ValueError(f"--credit {credit}: use neither Liger's kernels nor FSDP 1 with it.")
@@ -81,7 +82,7 @@ class CreditGRPOTrainer(GRPOTrainer):
         batch = super()._generate_and_score_completions(inputs)
         if self.credit != "none" and self.model.training:
             if "tool_mask" in batch or "pixel_values" in batch:
-                raise ValueError(f"--credit {self.credit}: made for neither tools nor images.")
+                raise ValueError(f"--credit {self.credit}: it works with neither tools nor images.")
             batch["advantages"] = self.weights(batch) * batch["advantages"][:, None]  # (B, T)
         return batch
 
@@ -147,7 +148,7 @@ def right(completions, answer, prompts=(), problem=None, **_):
 
 
 def steps_of(checkpoint):
-    """The optimizer steps before a checkpoint of TRL's trainer. Raises BadInput if it is none."""
+    """The optimizer steps that a checkpoint of TRL's trainer did. Raises BadInput if it is none."""
     try:
         return json.loads((Path(checkpoint) / "trainer_state.json").read_text())["global_step"]
     except (OSError, ValueError, KeyError, TypeError):
