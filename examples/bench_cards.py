@@ -102,7 +102,7 @@ def check(args):
             raise BadInput(f"--runs {args.runs}: {run!r} is not processes x completions, as 2x64.")
         processes, completions = int(found[1]), int(found[2])
         if completions % (8 * processes):
-            raise BadInput(f"--runs {run}: each process takes 8 or a multiple of 8.")
+            raise BadInput(f"--runs {run}: the completions of a process must be 8 or a multiple.")
         if processes > cards and not args.small:
             raise BadInput(f"--runs {run}: needs {processes} cards, and PyTorch sees {cards}; "
                            "--small is for a CPU.")
