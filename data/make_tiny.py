@@ -83,7 +83,7 @@ def apply(value, operation, operand):
 
 
 def draw_chain(rng, task=SHORT):
-    """A start in 1..20 and 2-4 (operation, operand) pairs whose running values stay in 0..99."""
+    """A start in 1..20 and `task.chain` (operation, operand) pairs; values stay in 0..99."""
     start = value = rng.randint(1, 20)
     chain = []
     for _ in range(rng.randint(*task.chain)):
