@@ -62,9 +62,9 @@ def over_all_tokens(s, mask, spans, *rest):
                        grail_credit(s, mask, spans, *rest))   # (b, T)
 
 
-# The release's training, for GRPO and GRAIL. We leave out that it computes the weights again in each
-# pass, samples with top-k 50 and corrects for its sampler. Its learning rate of 1e-6 is for a model
-# 5,000 times as large.
+# The release's training, for GRPO and GRAIL. We leave out that it computes the weights again in
+# each pass, samples with top-k 50 and corrects for its sampler. Its learning rate of 1e-6 is for a
+# model 5,000 times as large.
 RECIPE = "--loss constant --num-iterations 4 --mask-truncated"
 
 # Name -> (script, its flags, the credit in place of grail.py's own if any).
