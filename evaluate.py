@@ -261,15 +261,18 @@ def measure(model, tokenizer, held_out, config, when):
             for name, score in scores.items()}
 
 
-def point(model, tokenizer, held_out, config, step):
+def point(model, tokenizer, held_out, config, run):
     """A step's metrics on held-out problems, {} if none are due: sampled accuracy and its interval.
 
-    The last step has none, because `measure` follows it.
+    It comes after the step was saved. The last step has none, because `measure` follows it.
     """
     every = config.eval_every
-    if not held_out or not every or step % every or step == config.steps:
+    due = held_out and every and run.step % every == 0 and run.step < config.steps
+    if not due or run.signal:
         return {}
+    run.evaluating = True  # for what a signal or an error says
     found = ask(model, tokenizer, held_out, config, samples=config.eval_samples)
+    run.evaluating = False
     return {"held_out": found["accuracy"], "held_out_low": found["low"],
             "held_out_high": found["high"]}
 

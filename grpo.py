@@ -399,13 +399,13 @@ def train(config, credit_fn=uniform, make_prompts=one_prompt, reward_fn=outcome_
 
             run.step += 1
             metrics = {"step": run.step, "reward": float(rewards.mean()), **own, **stats,
-                       **of_rollouts(rollouts, tokenizer), **clock.metrics(rollouts),
-                       **point(model, tokenizer, held_out, config, run.step)}
+                       **of_rollouts(rollouts, tokenizer), **clock.metrics(rollouts)}
             advantages = group_advantages(rewards, config.scale_by_std)  # (N, G)
             done = Step(chosen, rollouts, rewards, advantages, token_advantages, weights)
             run.log(metrics, own, done, model.config.vocab_size)
             show.of_step(run, tokenizer, done)
             run.save(model, tokenizer, optimizer)
+            run.add(point(model, tokenizer, held_out, config, run))
         run.save(model, tokenizer, optimizer, last=True)
     run.end()
     summary = run.summarise(after=measure(model, tokenizer, held_out, config, "after "))

@@ -199,6 +199,9 @@ def base_of(args):
     try:
         started = json.loads(path.read_text(encoding="utf-8"))["model"]
     except (OSError, ValueError, KeyError, TypeError):  # snapshots that were moved
+        if not args.base:
+            print(printable(f"note: {path} does not say what the run started from; --base tiny is "
+                            "taken"), file=sys.stderr)
         return args.base or "tiny"
     if args.base and os.path.realpath(args.base) != os.path.realpath(started):
         print(printable(f"note: --base {args.base}: the run started from {started}, says {path}"),

@@ -357,8 +357,8 @@ def parse(argv=None):
     others = [f"--{name.replace('_', '-')}" for name, value in vars(args).items()
               if name != "out" and value != parser.get_default(name)]
     if args.out.resolve() == HERE and others:
-        parser.error(f"{', '.join(others)}: another model or task would overwrite data/tiny; name "
-                     "a folder of its own with --out")
+        parser.error(f"{', '.join(others)}: another task, or other weights, would overwrite "
+                     "data/tiny; name a folder of its own with --out")
     return args, task
 
 

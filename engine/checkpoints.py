@@ -202,7 +202,7 @@ def latest(method):
 
 def differing(saved, now):
     """The settings outside FREE in which two dicts differ, as one phrase ("" if none)."""
-    words = {"held_out": "what the held-out problems ask",
+    words = {"held_out": "a held-out problem or its answer",
              "kl_reference": "the reference of --kl, what --model names,",
              "kl_reference_config": "the config.json of the reference of --kl, of --model,"}
     wrong = [key for key in saved if key not in FREE and saved[key] != now.get(key)]
@@ -283,7 +283,8 @@ def restore(path, optimizer, settings):
 
 @contextmanager
 def graceful_stop(run, config):
-    """Goes around the steps of `run`, which has .folder, .step (the last finished) and .signal.
+    """Goes around the steps of `run`, which has .folder, .step (the last finished), .evaluating
+    (its held-out problems) and .signal.
 
     Ctrl-C, SIGTERM or SIGHUP (a closed terminal) sets .signal, and the loop ends after the current
     step. A second signal stops at once; the files survive this at any moment. A second SIGHUP does
@@ -300,6 +301,9 @@ def graceful_stop(run, config):
         except OSError:  # the terminal is closed
             pass
 
+    def now():
+        return f"the evaluation after step {run.step}" if run.evaluating else f"step {run.step + 1}"
+
     def on_signal(number, _):
         if run.signal and number == getattr(signal, "SIGHUP", None):
             return
@@ -307,7 +311,7 @@ def graceful_stop(run, config):
             say(f"stopped at once; {last(folder)}")
             raise SystemExit(128 + number)
         run.signal = number
-        say(f"{signal.Signals(number).name}: finishing step {run.step + 1}; again: stop at once")
+        say(f"{signal.Signals(number).name}: finishing {now()}; again: stop at once")
 
     before = {number: signal.signal(number, on_signal)
               for number in (signal.SIGINT, *stops()) if main}
@@ -315,17 +319,21 @@ def graceful_stop(run, config):
         yield
     except FloatingPointError as error:
         again = "start from it anew with --model {}/checkpoint"  # --resume would meet it again
-        raise BadInput(f"step {run.step + 1}: {error}; {last(folder, again)}.") from None
+        raise BadInput(f"{now()}: {error}; {last(folder, again)}.") from None
     except torch.OutOfMemoryError:
         ways = ", ".join(ways_to_less_memory(config))
-        raise BadInput(f"step {run.step + 1}: the memory is full; in this order: "
-                       f"{ways}; the first two may change on --resume; "
+        raise BadInput(f"{now()}: the memory is full; in this order: {ways}; the first two may "
+                       f"change on --resume; {last(folder)}.") from None
+    except BadInput as mistake:
+        if not run.evaluating:
+            raise
+        raise BadInput(f"{now()}: {mistake} --resume with --eval-every 0 goes on without; "
                        f"{last(folder)}.") from None
     except OSError as error:
         what = f"{error.filename or folder}: {reason(error)}; make room or take another --name"
         if error.errno == errno.EPIPE:
             what = "nobody reads the output any more"
-        raise BadInput(f"step {run.step + 1}: {what}; {last(folder)}.") from None
+        raise BadInput(f"{now()}: {what}; {last(folder)}.") from None
     finally:
         release(folder)
         for number, handler in before.items():

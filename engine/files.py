@@ -128,7 +128,10 @@ def database_lock(path):
     """The same for a Python without file locks: SQLite can lock its own file on every system."""
     import sqlite3  # here, not above: some builds of Python lack it
 
-    base = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+    try:
+        base = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+    except sqlite3.Error:  # nothing can be opened there
+        return None
     try:
         base.execute("PRAGMA journal_mode = MEMORY")  # no file beside it
         base.execute("BEGIN EXCLUSIVE")  # of an empty database, which is never written

@@ -189,7 +189,7 @@ def settings_of_the_run(parser, argv, args):
     if odd or "method" not in saved:
         raise BadInput(f"--resume {resume}: {odd or 'method'} in {path} is damaged.")
 
-    parser.set_defaults(**saved)
+    parser.set_defaults(**{"eval_every": 0, **saved})  # an older run has no such flag
     args = parser.parse_args(argv)
     wrong = differing(saved, {**vars(args), "method": method})
     if wrong:
@@ -207,8 +207,8 @@ def check_name(name):
     """Raise BadInput for a run's folder that could not be resumed or saved."""
     taken = ("", "..", "checkpoint", "checkpoint.new", "checkpoint.old")
     if Path(name).name in taken:
-        raise BadInput(f"--name {name}: give the run's folder a name of its own, none of "
-                       f"{', '.join(taken[2:])}.")
+        raise BadInput(f"--name {name}: give the run's folder a name of its own, not . or .., and "
+                       f"none of {', '.join(taken[2:])}.")
     try:
         str(name).encode()
     except UnicodeEncodeError:
@@ -217,7 +217,8 @@ def check_name(name):
 
 def check(config):
     """Raise BadInput for settings that cannot work, before anything is loaded."""
-    check_name(config.name)
+    if not config.resume:
+        check_name(config.name)
     if config.group < 2:
         raise BadInput(f"--group {config.group}: a group of one has nothing to compare with; "
                        "take 2 or more.")

@@ -71,6 +71,7 @@ class Run:
         self.settings = settings  # a checkpoint must have the same
         self.config = config
         self.signal = None
+        self.evaluating = False  # between this step and the next
         self.example = None
         self.warned = {}
         self.columns = None  # of the table of steps, chosen at the first one
@@ -94,8 +95,7 @@ class Run:
             self.example = example_of(done, i)
 
     def print_step(self, metrics, own):
-        """Print the step as a line of a table, and its point of the held-out curve below. A legend
-        comes before the first line."""
+        """Print the step as a line of a table. A legend comes before the first line."""
         if self.columns is None:
             width = lines.terminal_width()
             self.columns = lines.columns_for(width, own, metrics)
@@ -105,10 +105,17 @@ class Run:
             print(lines.heading(self.columns))
         print(lines.line(self.columns, metrics), flush=True)
         self.printed += 1
-        if "held_out" in metrics:
-            share, low, high = (100 * metrics[f"held_out{end}"] for end in ("", "_low", "_high"))
-            print(f"step {self.step:4d}: held-out problems, sampled {share:.1f} % "
-                  f"[{low:.1f}, {high:.1f}]", flush=True)
+
+    def add(self, found):
+        """Add a point of the held-out curve, or {}, to the log's last step, and print it."""
+        if not found:
+            return
+        path = self.folder / "metrics.jsonl"
+        before, _, line = path.read_text().rstrip("\n").rpartition("\n")
+        write(path, f"{before}\n{json.dumps(json.loads(line) | found)}\n".lstrip())
+        share, low, high = (100 * value for value in found.values())
+        print(f"step {self.step:4d}: held-out problems, sampled {share:.1f} % "
+              f"[{low:.1f}, {high:.1f}]", flush=True)
 
     def save(self, model, tokenizer, optimizer, last=False):
         """Write the snapshot and the checkpoint that are due. The last step gets a checkpoint."""
@@ -228,7 +235,7 @@ def next_commands(folder, config):
     data = config.data
     if (folder / "held_out.jsonl").exists():
         data = folder / "held_out.jsonl"
-    tries = ["--model", folder / "checkpoint", "--data", data]
+    tries = [*flag("model", folder / "checkpoint"), *flag("data", data)]
     if config.max_new_tokens > 512:  # evaluate.py's own default
         tries += ["--max-new-tokens", config.max_new_tokens]
     if config.thinking:
@@ -239,14 +246,21 @@ def next_commands(folder, config):
 
 def baseline_flags(config):
     """The flags (list) with which grpo.py trains as this run did, its credit apart."""
-    found = [] if config.model == "tiny" else ["--model", config.model]
-    usual = vars(parse(flags("grpo", ""), found))
+    found = [] if config.model == "tiny" else flag("model", config.model)
+    usual = vars(parse(flags("grpo", ""), list(found)))
     for name in sorted(set(usual) - {"model", "method", "name", "resume", "credit", "compile"}):
         value = getattr(config, name, usual[name])
         if value != usual[name]:
-            found.append(f"--{name.replace('_', '-')}")
-            found += [] if value is True else [value]
+            found += flag(name, value)
     return found
+
+
+def flag(name, value):
+    """A flag (list of its words) as argparse reads it, also where the value begins with a dash."""
+    name = f"--{name.replace('_', '-')}"
+    if value is True:
+        return [name]
+    return [f"{name}={value}"] if str(value).startswith("-") else [name, value]
 
 
 def print_settings(config, model, tokenizer, prompts, total, longest, stops):

@@ -75,7 +75,7 @@ def commit():
 
 def refuse_foreign(path, start):
     """Raise BadInput unless a file that begins with these bytes is one of ours, or half of one."""
-    ours = b'{"header": '
+    ours, start = b'{"header":', start.replace(b" ", b"")
     if start[:len(ours)] != ours[:len(start)]:
         raise BadInput(f"{path}, line 1: not a sample of evaluate.py.")
 
@@ -84,7 +84,7 @@ def read_samples(path):
     """{benchmark: (header, {id: its n records})} and the size of all complete lines, in bytes."""
     found = {}
     raw = Path(path).read_bytes()
-    refuse_foreign(path, raw)
+    refuse_foreign(path, raw[:100])
     whole = raw[:raw.rfind(b"\n") + 1]  # a run that was killed leaves half a line
     for number, line in enumerate(whole.split(b"\n")[:-1], 1):
         try:
@@ -139,6 +139,17 @@ def asked_differently(old, new):
 # ------------------------------------------------------------------------------ going on with one
 
 
+def lock_of(path):
+    """The lock of a file, or None where none can be made: the folder may be read-only. Raises
+    BlockingIOError if another process has it."""
+    try:
+        return lock(f"{path.resolve()}.lock")
+    except BlockingIOError:
+        raise
+    except OSError:
+        return None
+
+
 def resume(path, header):
     """Open `path` to append after its last complete line: (finished problems, file, lock). Raises
     BadInput if another process writes it, or if it is no file of ours."""
@@ -149,7 +160,7 @@ def resume(path, header):
         if path.exists():
             with path.open("rb") as there:
                 refuse_foreign(path, there.read(100))
-        held = lock(f"{path}.lock")
+        held = lock_of(path)
         found, size = read_samples(path) if path.exists() else ({}, 0)
         old, done = found.get(header["data"], (None, {}))
         if done:

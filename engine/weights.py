@@ -25,7 +25,8 @@ def check_files(name, folder):
     if adapters:
         raise BadInput(f"--model {name}: {adapters[0]} is part of an adapter (LoRA), which would "
                        f"be left out or come back unmerged; {MERGE}")
-    if (folder / "checkpoint" / "config.json").exists():
+    own = any(file.endswith(".safetensors") for file in files)
+    if not own and (folder / "checkpoint" / "config.json").exists():
         raise BadInput(f"--model {name}: a run's folder; its model is in {folder / 'checkpoint'}.")
     if "config.json" not in files:
         raise BadInput(f"--model {name}: the folder has no config.json, so it holds no model.")
@@ -93,14 +94,16 @@ def is_narrow(title, kind):
 
 def is_layer(layers, rest, title, loaded):
     """Is the tensor `title`, whose name in the list `layers` is `rest`, of one more layer like the
-    others? Then config.json counts too few. A layer that predicts further ahead has tensors of its
-    own beside, and is left out like a value head."""
+    others? Then config.json counts too few. A layer that predicts further ahead has parts of its
+    own beside, such as `eh_proj`, and is left out like a value head."""
     if not isinstance(layers, ModuleList):
         return False
     number, _, _ = rest.partition(".")
     start = title[:-len(rest)] + f"{number}."
-    names = {name[len(start):] for name in loaded["unexpected_keys"] if name.startswith(start)}
-    return names <= {name for name, _ in layers[0].named_parameters()}
+    parts = {name[len(start):].partition(".")[0] for name in loaded["unexpected_keys"]
+             if name.startswith(start)}
+    known = {name for layer in layers for name, _ in layer.named_children()}
+    return parts <= known | {"self_attn", "linear_attn", "mlp"}  # layers can be of several kinds
 
 
 def check_loaded(name, model, loaded):

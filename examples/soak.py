@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 from engine.errors import BadInput, run_cli
 from engine.files import check_out
 
-METHODS = ["grpo", "grail", "oar", "delta", "scrl"]
+METHODS = ["grpo", "grail", "oar", "delta", "scrl", "vine"]
 
 
 def observe(pid):

@@ -90,8 +90,8 @@ def read(path):
     a line of a different study than the lines before it.
     """
     raw, lines, seen, known = Path(path).read_bytes() if Path(path).exists() else b"", [], set(), {}
-    start = b'{"cell": '
-    if raw[:len(start)] != start[:len(raw)]:  # what follows the last newline will be cut off
+    ours, start = b'{"cell":', raw[:100].replace(b" ", b"")
+    if start[:len(ours)] != ours[:len(start)]:  # what follows the last newline will be cut off
         raise BadInput(f"{path}, line 1: no cell of study.py.")
     for number, text in enumerate(raw[:raw.rfind(b"\n") + 1].splitlines(), 1):
         where = f"{path}, line {number}"

@@ -117,7 +117,7 @@ def test_a_closed_terminal_stops_a_command_as_sigterm_does(hangup, capsys):
 
 def test_a_run_finishes_its_step_however_often_the_terminal_hangs_up(hangup, tmp_path):
     """A terminal sends SIGHUP more than once; only a second Ctrl-C or SIGTERM leaves at once."""
-    run = SimpleNamespace(folder=tmp_path, step=3, signal=None)
+    run = SimpleNamespace(folder=tmp_path, step=3, signal=None, evaluating=False)
     with checkpoints.graceful_stop(run, None):
         os.kill(os.getpid(), hangup)
         os.kill(os.getpid(), hangup)

@@ -923,7 +923,7 @@ def test_a_file_that_another_process_writes_is_refused(tmp_path):
     assert done == {} and path.read_text().startswith('{"header": ')
 
 
-@pytest.mark.parametrize("text", ['{"mine": 1}', "x", '{"header" : 1'])
+@pytest.mark.parametrize("text", ['{"mine": 1}', "x", '{"headers": 1'])
 def test_a_file_of_someone_else_without_a_newline_stays(text, tmp_path):
     """It looked like the half line of a killed run, and was cut off. Half a header is one."""
     path = tmp_path / "x.json"

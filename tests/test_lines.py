@@ -151,6 +151,8 @@ def test_the_next_commands_name_the_run_s_own_data(tmp_path):
     own = ["--lr", "5e-05", "--prompts", "2", "--scale-by-std", "--credit", "shuffled"]
     baseline, _ = commands(*own)  # as the run was, but for the credit
     assert baseline == "python grpo.py --lr 5e-05 --prompts 2 --scale-by-std"
+    dashed, _ = commands("--model=-m", "--data=-d.jsonl")
+    assert dashed == "python grpo.py --model=-m --data=-d.jsonl"
     asked = evaluate.read_flags(shlex.split(tries)[2:])
     assert Path(asked.data) == tmp_path / "held_out.jsonl"
 

@@ -16,7 +16,7 @@ import relex
 import rollout
 import saliency
 import verify
-from engine import checkpoints, folders, memory
+from engine import checkpoints, folders, memory, weights
 from engine.caches import has_recurrent_layers
 from engine.errors import BadInput
 from engine.perturb import perturbation
@@ -268,6 +268,17 @@ def test_a_layer_that_the_config_does_not_count_is_refused(tmp_path):
     config.pop("layer_types", None)
     (tmp_path / "m/config.json").write_text(json.dumps(config))
     refused(tmp_path / "m", "model.layers.2")
+
+
+@pytest.mark.parametrize("parts, layer", [
+    (["linear_attn.a", "mlp.gate", "mlp.experts"], True), (["self_attn.q", "mlp.up"], True),
+    (["self_attn.q", "mlp.up", "eh_proj"], False), (["self_attn.q", "enorm"], False)])
+def test_one_more_layer_may_be_of_another_kind_than_the_first(parts, layer):
+    layers = torch.nn.ModuleList([torch.nn.ModuleDict({"self_attn": torch.nn.Identity()})])
+    keys = {f"m.layers.1.{part}.weight" for part in parts}
+    for title in keys:
+        rest = title.removeprefix("m.layers.")
+        assert weights.is_layer(layers, rest, title, {"unexpected_keys": keys}) == layer
 
 
 @pytest.mark.parametrize("place", ["../model.safetensors", "/etc/model.safetensors",

@@ -26,6 +26,7 @@ from transformers import (
     modeling_utils,
 )
 
+import evaluate
 import grail
 import grpo
 import logprobs as logprobs_module
@@ -225,7 +226,7 @@ def test_resume_refuses_other_held_out_problems(tmp_path):
     for row in rows:
         row["answer"] = "7" if row["problem"] in held_out else row["answer"]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(BadInput, match="what the held-out problems ask differs"):
+    with pytest.raises(BadInput, match="a held-out problem or its answer differs"):
         run("grpo", tmp_path, *argv[:-2], "--resume", tmp_path / "run", "--steps", 2)
 
 
@@ -979,3 +980,46 @@ def test_a_point_of_the_held_out_curve_is_what_a_run_that_ended_there_measured(t
     assert resumed["after"]["sampled"]["accuracy"] == whole["after"]["sampled"]["accuracy"]
     a, b = weights(tmp_path / "a"), weights(tmp_path / "b")
     assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("mistake, words", [
+    (torch.OutOfMemoryError("full"), "does not fit on this card"),
+    (FloatingPointError("the logits are not finite"), "the logits are not finite")])
+def test_an_evaluation_that_fails_costs_no_step(mistake, words, tmp_path, monkeypatch):
+    """The step is saved and logged before; the sentence names the evaluation and the way on."""
+    argv = ["--eval-problems", 4, "--eval-every", 2, "--save-every", 2, "--steps", 3]
+    sampler, calls = evaluate.sample, []
+
+    def sample(*args, **options):
+        calls.append(1)
+        if len(calls) > 2:  # the first two measure the accuracy before
+            raise mistake
+        return sampler(*args, **options)
+
+    monkeypatch.setattr(evaluate, "sample", sample)
+    with pytest.raises(BadInput, match="the evaluation after step 2: .*step 2 is safe") as caught:
+        run("grpo", tmp_path, *argv, "--name", tmp_path / "run")
+    assert words in str(caught.value)
+    monkeypatch.undo()
+    rows = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+    assert [json.loads(row)["step"] for row in rows] == [1, 2]
+    more = ["--eval-problems", 4, "--save-every", 2, "--eval-every", 0, "--steps", 3]
+    run("grpo", tmp_path, *more, "--resume", tmp_path / "run")
+    rows = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+    assert [json.loads(row)["step"] for row in rows] == [1, 2, 3]
+
+
+def test_a_stopped_run_evaluates_no_more_and_says_what_it_finishes(tmp_path, capfd):
+    asked = runs.Run(tmp_path, 2, {}, SimpleNamespace(eval_every=2, steps=9))
+    with checkpoints.graceful_stop(asked, None):
+        asked.evaluating = True
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert "SIGTERM: finishing the evaluation after step 2; again" in capfd.readouterr().err
+    assert evaluate.point(None, None, ["a problem"], asked.config, asked) == {}
+
+
+def test_a_run_is_resumed_from_its_own_folder(tmp_path, half, monkeypatch):
+    """`.` is no name for a new run, but --resume . names an old one."""
+    monkeypatch.chdir(half)
+    run("grpo", tmp_path, "--resume", ".", "--steps", 3)
+    assert json.loads((half / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 3
