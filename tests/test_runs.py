@@ -960,7 +960,7 @@ def test_make_tiny_makes_all_of_it_again(tmp_path, monkeypatch):
 def test_a_point_of_the_held_out_curve_is_what_a_run_that_ended_there_measured(tmp_path, capsys):
     """--eval-every 1 --steps 3: points after steps 1 and 2, none after the last one, which is
     measured anyway. Training does not notice, and a resumed run may ask for other points."""
-    more = ["--eval-problems", 8, "--eval-samples", 2]
+    more = ["--eval-problems", 4, "--eval-samples", 2, "--prompts", 2, "--max-new-tokens", 20]
     whole = run("grpo", tmp_path, *more, "--steps", 3, "--eval-every", 1, "--name", tmp_path / "a")
     printed = capsys.readouterr().out
     ended = run("grpo", tmp_path, *more, "--steps", 1, "--eval-every", 0, "--name", tmp_path / "b")
@@ -987,7 +987,8 @@ def test_a_point_of_the_held_out_curve_is_what_a_run_that_ended_there_measured(t
     (FloatingPointError("the logits are not finite"), "the logits are not finite")])
 def test_an_evaluation_that_fails_costs_no_step(mistake, words, tmp_path, monkeypatch):
     """The step is saved and logged before; the sentence names the evaluation and the way on."""
-    argv = ["--eval-problems", 4, "--eval-every", 2, "--save-every", 2, "--steps", 3]
+    small = ["--eval-problems", 2, "--prompts", 2, "--max-new-tokens", 10, "--save-every", 2]
+    argv = [*small, "--eval-every", 2, "--steps", 3]
     sampler, calls = evaluate.sample, []
 
     def sample(*args, **options):
@@ -1003,8 +1004,7 @@ def test_an_evaluation_that_fails_costs_no_step(mistake, words, tmp_path, monkey
     monkeypatch.undo()
     rows = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
     assert [json.loads(row)["step"] for row in rows] == [1, 2]
-    more = ["--eval-problems", 4, "--save-every", 2, "--eval-every", 0, "--steps", 3]
-    run("grpo", tmp_path, *more, "--resume", tmp_path / "run")
+    run("grpo", tmp_path, *small, "--eval-every", 0, "--steps", 3, "--resume", tmp_path / "run")
     rows = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
     assert [json.loads(row)["step"] for row in rows] == [1, 2, 3]
 
