@@ -1440,6 +1440,8 @@ def table(path):
         ms, wrong = 1000 * (time.perf_counter() - start), {verdicts[0], expect} == {True, False}
         for kind in ("all", row.get("kind") or row.get("category") or "?"):
             results.setdefault(kind, []).append((wrong, wrong and expect, verdicts.timeouts, ms))
+    if not results:
+        raise ValueError("no row in it")
     print("kind                     n  right %   FP   FN timeouts   p50 ms   p99 ms")
     for kind, found in results.items():
         n, (wrong, missed, late, ms) = len(found), map(sorted, zip(*found))

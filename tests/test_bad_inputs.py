@@ -165,6 +165,7 @@ verify | 5 | give a completion
 verify | --table no-file | no-file
 verify | --table a-file | a-file
 verify | --table text.jsonl | expect is 'true'
+verify | --table /dev/null | no row in it
 verify | --table plain.jsonl | expect
 verify | --table odd.jsonl | odd.jsonl
 show | --model ./nowhere | no such folder
