@@ -746,7 +746,7 @@ class Played:
             assert self.gradients.setdefault(name, p.grad) is p.grad, name
 
 
-@pytest.mark.parametrize("method", ["grail", "oar"])
+@pytest.mark.parametrize("method", ["grail", pytest.param("oar", marks=pytest.mark.slow)])
 def test_the_loop_with_recordings_is_the_loop_without(method, tmp_path, monkeypatch, capsys):
     """GRAIL and OAR-G, saved before the last step and resumed: the same figures and weights, but
     for rounding, as rows meet others in a micro-batch. (OAR-G runs the recordings itself, so the

@@ -277,6 +277,7 @@ def test_the_fuel_runs_out_and_a_process_goes_on():
     assert list(verdicts) == [True, True, False] and verdicts.timeouts == 0
 
 
+@pytest.mark.slow
 def test_hostile_text_stays_small():
     """The same in a process of its own that may hold 1 GB: it must come to its end."""
     resource = pytest.importorskip("resource")          # Windows has no such limit to set
