@@ -66,8 +66,8 @@ def evaluate(model, tokenizer, problems, *, samples=1, temperature=1.0, top_p=1.
     mean_length (tokens with the stop token), problems, samples, tokens_per_second (of this call's
     sampling), per_problem {column: list of N}. `batch_size` counts rows. With `path`, samples go to
     that file at once, and samples already in it are kept. Ctrl-C raises KeyboardInterrupt(the dict
-    so far). Raises BadInput: no problem, k > n, greedy with n > 1, a file of other settings or not
-    writable, a batch that does not fit.
+    so far). Raises BadInput: no problem, k > n, greedy with n > 1, a batch that does not fit;
+    a file of other settings, not writable, not ours, or being written by another process.
     """
     decoding = dict(samples=samples, temperature=temperature, top_p=top_p, top_k=top_k,
                     max_new_tokens=max_new_tokens, seed=seed)
@@ -234,7 +234,7 @@ def percent(value, low, high):
 
 
 def ask(model, tokenizer, held_out, config, **how):
-    """`evaluate` on a run's held-out problems, in batches as large as a step's."""
+    """What `evaluate` returns on a run's held-out problems, in batches as large as a step's."""
     try:
         return evaluate(model, tokenizer, held_out, max_new_tokens=config.max_new_tokens,
                         seed=config.seed, quiet=True, thinking=config.thinking,

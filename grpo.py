@@ -367,10 +367,11 @@ def train(config, credit_fn=uniform, make_prompts=one_prompt, reward_fn=outcome_
     # --credit and --reward may replace them by a control.
     credit_fn, reward_fn, whole_batch = controls.apply(config, credit_fn, reward_fn, whole_batch)
     model, tokenizer, reference, optimizer, checkpoint = load(config)
-    train_set, held_out = both = problems.load_split(config)
+    train_set, held_out = problems.load_split(config)
     prompts = [make_prompts(tokenizer, row, config) for row in train_set]
     m = len(prompts[0])  # prompts per problem
-    run = prepare(config, model, tokenizer, optimizer, both, prompts, checkpoint, reference)
+    run = prepare(config, model, tokenizer, optimizer, train_set, held_out, prompts, checkpoint,
+                  reference)
     if run.step == 0:
         run.keep(held_out)
         run.summarise(before=measure(model, tokenizer, held_out, config, "before"))
@@ -391,8 +392,7 @@ def train(config, credit_fn=uniform, make_prompts=one_prompt, reward_fn=outcome_
                               keys=prompt_keys(numbers, m, len(train_set)))
             clock.sampling_ended()
 
-            rewards, token_advantages, own = reward_fn(rollouts, chosen, config, tokenizer,
-                                                       model)
+            rewards, token_advantages, own = reward_fn(rollouts, chosen, config, tokenizer, model)
             clock.judging_ended()
             stats, weights = update(model, optimizer, rollouts, rewards, credit_fn, config,
                                     tokenizer, reference, token_advantages, whole_batch)
@@ -428,12 +428,9 @@ def load(config):
     return model, tokenizer, reference, optimizer, checkpoint
 
 
-def prepare(config, model, tokenizer, optimizer, both, prompts, checkpoint, reference):
-    """Check all that can be checked before the first step. Returns the Run, new or resumed.
-
-    both: training rows and held-out rows.
-    """
-    train_set, held_out = both
+def prepare(config, model, tokenizer, optimizer, train_set, held_out, prompts, checkpoint,
+            reference):
+    """Check all that can be checked before the first step. Returns the Run, new or resumed."""
     longest = problems.longest_prompt(model, tokenizer, [p for several in prompts for p in several],
                                       config.max_new_tokens)
     try_to_save(model, tokenizer, config.model)

@@ -52,6 +52,13 @@ def append(path, rows):
         os.fsync(file.fileno())
 
 
+def begins_like(raw, ours):
+    """Does a file's content, bytes, begin as one of ours does, or is it half of such a beginning?
+    Spaces do not count. If not, the file is someone else's, and may not be cut off."""
+    start = raw[:100].replace(b" ", b"")
+    return start[:len(ours)] == ours[:len(start)]
+
+
 def check_out(path):
     """Raise BadInput, before the work and not after it, if `--out` cannot be written. A file that
     is there stays as it is."""

@@ -42,7 +42,6 @@ from engine.checkpoints import (
     settings_of,
     short_sha,
     snapshot,
-    step_of,
 )
 from engine.errors import BadInput
 from engine.files import append, drop_steps_after, hold, write
@@ -92,7 +91,7 @@ class Run:
             for text, reward in zip(done.rollouts.texts, done.rewards[0])])
         i = most_reweighted(done)
         if i is not None:
-            self.example = example_of(done, i)
+            self.example = {"step": self.step, **example_of(done, i)}
 
     def print_step(self, metrics, own):
         """Print the step as a line of a table. A legend comes before the first line."""
@@ -113,7 +112,7 @@ class Run:
         path = self.folder / "metrics.jsonl"
         before, _, line = path.read_text().rstrip("\n").rpartition("\n")
         write(path, f"{before}\n{json.dumps(json.loads(line) | found)}\n".lstrip())
-        share, low, high = (100 * value for value in found.values())
+        share, low, high = (100 * found[f"held_out{end}"] for end in ("", "_low", "_high"))
         print(f"step {self.step:4d}: held-out problems, sampled {share:.1f} % "
               f"[{low:.1f}, {high:.1f}]", flush=True)
 
@@ -127,7 +126,9 @@ class Run:
             save(self.folder, model, tokenizer, optimizer, self.step, self.settings)
             self.saved = self.step
         if last:
-            self.summarise(step=self.step, **{"example": self.example} if self.example else {})
+            self.summarise(step=self.step)
+            if self.example:
+                self.summarise(example=self.example)
 
     def keep(self, held_out):
         """Write the held-out problems of the user's own file, so that evaluate.py can use them."""
@@ -148,6 +149,12 @@ class Run:
         summary["folder"] = str(self.folder)
         write(path, json.dumps(summary, indent=1))
         return summary
+
+    def go_on(self):
+        """For a resumed run: take back what summary.json holds of steps that are to come."""
+        example = self.summarise(step=self.step, after=None)["example"]
+        if example and example.get("step", math.inf) > self.step:
+            self.summarise(example=None)
 
     def end(self):
         """Print where everything is. Raises SystemExit if a signal ended the run."""
@@ -204,7 +211,7 @@ def open_run(config, optimizer, rows, checkpoint=None, reference=None, held_out=
         write(folder / "config.json", json.dumps(vars(config), indent=1))
         run = Run(folder, step, settings, config)
         if checkpoint and step < config.steps:
-            run.summarise(step=step, after=None, example=None)  # of steps that run again
+            run.go_on()
     except OSError as error:
         raise BadInput(f"--name {folder}: cannot write there ({error.strerror}).") from None
     return run
@@ -213,7 +220,8 @@ def open_run(config, optimizer, rows, checkpoint=None, reference=None, held_out=
 def refuse_to_go_back_only(checkpoint, config):
     """Raise BadInput if an older checkpoint has no step left to train: to make it the newest would
     only undo the steps after it."""
-    if checkpoint.name == "checkpoint.old" and config.steps <= (done := step_of(checkpoint)):
+    done = json.loads((checkpoint / "manifest.json").read_text())["step"]  # `find` has checked it
+    if checkpoint.name == "checkpoint.old" and config.steps <= done:
         raise BadInput(f"--resume {checkpoint} --steps {config.steps}: it has done {done} steps, "
                        "so none is left to train, and later ones would be undone; to measure it: "
                        f"python evaluate.py --model {checkpoint}.")
@@ -235,28 +243,28 @@ def next_commands(folder, config):
     data = config.data
     if (folder / "held_out.jsonl").exists():
         data = folder / "held_out.jsonl"
-    tries = [*flag("model", folder / "checkpoint"), *flag("data", data)]
+    tries = [*words_of("model", folder / "checkpoint"), *words_of("data", data)]
     if config.max_new_tokens > 512:  # evaluate.py's own default
         tries += ["--max-new-tokens", config.max_new_tokens]
     if config.thinking:
         tries.append("--thinking")
-    return [shlex.join(map(str, ["python", script, *flags])) for script, flags in
-            (("grpo.py", baseline_flags(config)), ("evaluate.py", tries))]
+    return [shlex.join(map(str, ["python", *words])) for words in
+            (("grpo.py", *baseline_flags(config)), ("evaluate.py", *tries))]
 
 
 def baseline_flags(config):
     """The flags (list) with which grpo.py trains as this run did, its credit apart."""
-    found = [] if config.model == "tiny" else flag("model", config.model)
+    found = [] if config.model == "tiny" else words_of("model", config.model)
     usual = vars(parse(flags("grpo", ""), list(found)))
     for name in sorted(set(usual) - {"model", "method", "name", "resume", "credit", "compile"}):
         value = getattr(config, name, usual[name])
         if value != usual[name]:
-            found += flag(name, value)
+            found += words_of(name, value)
     return found
 
 
-def flag(name, value):
-    """A flag (list of its words) as argparse reads it, also where the value begins with a dash."""
+def words_of(name, value):
+    """The words (list) of a flag on a command line, also where the value begins with a dash."""
     name = f"--{name.replace('_', '-')}"
     if value is True:
         return [name]

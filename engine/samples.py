@@ -13,7 +13,7 @@ import transformers
 
 from engine.checkpoints import fingerprint, settings_of, short_sha
 from engine.errors import BadInput
-from engine.files import lock
+from engine.files import begins_like, lock
 
 ROOT = Path(__file__).resolve().parent.parent
 # These files load, ask, sample and grade, so a sample depends on them.
@@ -73,10 +73,9 @@ def commit():
 # ------------------------------------------------------------------------------ reading one
 
 
-def refuse_foreign(path, start):
-    """Raise BadInput unless a file that begins with these bytes is one of ours, or half of one."""
-    ours, start = b'{"header":', start.replace(b" ", b"")
-    if start[:len(ours)] != ours[:len(start)]:
+def refuse_foreign(path, raw):
+    """Raise BadInput unless a file with this content, or beginning, is one of ours or a half."""
+    if not begins_like(raw, b'{"header":'):
         raise BadInput(f"{path}, line 1: not a sample of evaluate.py.")
 
 
@@ -84,7 +83,7 @@ def read_samples(path):
     """{benchmark: (header, {id: its n records})} and the size of all complete lines, in bytes."""
     found = {}
     raw = Path(path).read_bytes()
-    refuse_foreign(path, raw[:100])
+    refuse_foreign(path, raw)
     whole = raw[:raw.rfind(b"\n") + 1]  # a run that was killed leaves half a line
     for number, line in enumerate(whole.split(b"\n")[:-1], 1):
         try:

@@ -92,16 +92,15 @@ def is_narrow(title, kind):
     return kind[0] == "F" or kind in ("I8", "U8") or title.endswith((".weight", ".bias"))
 
 
-def is_layer(layers, rest, title, loaded):
-    """Is the tensor `title`, whose name in the list `layers` is `rest`, of one more layer like the
-    others? Then config.json counts too few. A layer that predicts further ahead has parts of its
-    own beside, such as `eh_proj`, and is left out like a value head."""
+def is_layer(layers, owner, title, left_over):
+    """Is the tensor `title` of one more layer like those in `layers`, the module named `owner`?
+    Then config.json counts too few. A layer that predicts further ahead has parts of its own
+    beside, such as `eh_proj`, and is left out like a value head. left_over: names of tensors."""
     if not isinstance(layers, ModuleList):
         return False
-    number, _, _ = rest.partition(".")
-    start = title[:-len(rest)] + f"{number}."
-    parts = {name[len(start):].partition(".")[0] for name in loaded["unexpected_keys"]
-             if name.startswith(start)}
+    number = title[len(owner) + 1:].partition(".")[0]
+    start = f"{owner}.{number}."
+    parts = {name[len(start):].partition(".")[0] for name in left_over if name.startswith(start)}
     known = {name for layer in layers for name, _ in layer.named_children()}
     return parts <= known | {"self_attn", "linear_attn", "mlp"}  # layers can be of several kinds
 
@@ -111,8 +110,8 @@ def check_loaded(name, model, loaded):
     info of from_pretrained.
 
     A tensor is left over if it belongs to a part that the model has: a bias, a scale, an adapter,
-    one more layer.
-    Whole parts that the model lacks (a value head, a vision tower) change none of its numbers.
+    one more layer. Whole parts that the model lacks (a value head, a vision tower) change none of
+    its numbers.
     """
     missing = sorted(loaded["missing_keys"])
     if missing:
@@ -131,7 +130,7 @@ def check_loaded(name, model, loaded):
         while owner and owner not in parts:
             owner = owner.rpartition(".")[0]
         if owner and (not list(parts[owner].children())
-                      or is_layer(parts[owner], title[len(owner) + 1:], title, loaded)):
+                      or is_layer(parts[owner], owner, title, loaded["unexpected_keys"])):
             raise BadInput(f"--model {name}: its files hold {title}, for which "
                            f"{model.config.model_type} has no place, so it would be left out and "
                            "the numbers would be of another model.")

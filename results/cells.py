@@ -25,7 +25,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]
 from paired import detectable, p_value, t_interval
 
 from engine.errors import BadInput, run_cli
-from engine.files import write
+from engine.files import begins_like, write
 from evaluate import pass_at_k
 
 # The questions, each one family of tests: (title, [(B, A), ...], the measure that is tested). An
@@ -89,9 +89,9 @@ def read(path):
     Raises BadInput for a line that study.py did not write, for a cell that is there twice, and for
     a line of a different study than the lines before it.
     """
-    raw, lines, seen, known = Path(path).read_bytes() if Path(path).exists() else b"", [], set(), {}
-    ours, start = b'{"cell":', raw[:100].replace(b" ", b"")
-    if start[:len(ours)] != ours[:len(start)]:  # what follows the last newline will be cut off
+    raw = Path(path).read_bytes() if Path(path).exists() else b""
+    lines, seen, known = [], set(), {}
+    if not begins_like(raw, b'{"cell":'):
         raise BadInput(f"{path}, line 1: no cell of study.py.")
     for number, text in enumerate(raw[:raw.rfind(b"\n") + 1].splitlines(), 1):
         where = f"{path}, line {number}"

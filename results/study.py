@@ -435,6 +435,7 @@ def prepare(args):
         "device": torch.device(args.device).type,
         "data_sha256": short_sha(texts), "weights_sha256": fingerprint(model),
         "prompt_sha256": short_sha(tokenizer(prompt, add_special_tokens=False).input_ids)}
+    setup["weight_bytes"] = 4 * model.num_parameters()
     if grid.get("one_card"):
         setup["settings"] |= {"flags_of": grid["flags_of"], "card": "cpu"}
         if args.device.startswith("cuda"):
@@ -473,8 +474,7 @@ def check_disk(setup, jobs):
     """Raise BadInput unless `jobs` cells fit on the disk at once. Each cell checks this, too, but
     cells that start together all see the same free space. checkpoints.check_room says what a
     cell keeps."""
-    weights = 4 * problems.load_policy(setup["model"])[0].num_parameters()  # bytes
-    needed = (6 + setup["steps"] // setup["every"]) * weights * jobs
+    needed = (6 + setup["steps"] // setup["every"]) * setup["weight_bytes"] * jobs
     kept = 0
     for folder, _, names in os.walk(setup["work"]):  # a killed call's worker may delete here
         for name in names:

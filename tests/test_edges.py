@@ -175,6 +175,8 @@ def test_a_run_is_locked_where_python_has_no_fcntl(tmp_path, monkeypatch):
     assert subprocess.run([sys.executable, "-c", asks, tmp_path / "lock"],
                           stdin=subprocess.DEVNULL, capture_output=True).returncode == 0
     assert str(tmp_path) not in files.HELD and (tmp_path / "lock").stat().st_size == 0
+    (tmp_path / "folder").mkdir()
+    assert files.lock(tmp_path / "folder") is None  # no lock can be made there
 
 
 def test_a_damaged_summary_costs_no_run(tmp_path, capsys):

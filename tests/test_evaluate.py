@@ -934,3 +934,29 @@ def test_a_file_of_someone_else_without_a_newline_stays(text, tmp_path):
     for half in ("", '{"he', '{"header": {"data"'):
         path.write_text(half)
         assert samples.read_samples(path) == ({}, 0)
+
+
+def test_a_file_is_locked_by_its_own_name_and_where_no_lock_can_be_made_it_is_read(tmp_path):
+    """A link locks what it points to. A folder in the lock's place, as in one that may not be
+    written, is no reason to refuse a file that may be."""
+    path, link = tmp_path / "x.jsonl", tmp_path / "link.jsonl"
+    link.symlink_to(path)
+    _, *opened = samples.resume(link, {"data": "d", "samples": 1})
+    assert (tmp_path / "x.jsonl.lock").exists() and not (tmp_path / "link.jsonl.lock").exists()
+    for one in opened:
+        one.close()
+    (tmp_path / "x.jsonl.lock").unlink()
+    (tmp_path / "x.jsonl.lock").mkdir()
+    done, file, held = samples.resume(path, {"data": "d", "samples": 1})
+    file.close()
+    assert done == {} and held is None
+
+
+def test_lines_that_were_written_without_spaces_are_read(tmp_path):
+    header = {"header": {"data": "d", "samples": 1}}
+    record = {"data": "d", "id": "1", "sample": 0, "strict": True}
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(json.dumps(row, separators=(",", ":")) + "\n"
+                            for row in (header, record)))
+    found, size = samples.read_samples(path)
+    assert found["d"][1] == {"1": [record]} and size == path.stat().st_size

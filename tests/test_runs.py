@@ -1023,3 +1023,26 @@ def test_a_run_is_resumed_from_its_own_folder(tmp_path, half, monkeypatch):
     monkeypatch.chdir(half)
     run("grpo", tmp_path, "--resume", ".", "--steps", 3)
     assert json.loads((half / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 3
+
+
+def test_a_run_from_before_eval_every_is_not_evaluated_on_the_way(half):
+    config = json.loads((half / "config.json").read_text())
+    del config["eval_every"]
+    (half / "config.json").write_text(json.dumps(config))
+    for argv, every in ([], 0), (["--eval-every", "7"], 7):
+        parsed = flags.parse(flags.flags("grpo", ""), ["--resume", str(half), *argv])
+        assert parsed.eval_every == every
+
+
+def test_a_resumed_run_shows_no_example_of_a_step_that_is_to_come(tmp_path):
+    """One of a step that is done stays, as in a run that was not stopped."""
+    def resumed(at, **example):
+        run = runs.Run(tmp_path, at, {}, None)
+        run.summarise(step=9, after={"x": 1}, example={"A": 1, **example})
+        run.go_on()
+        return json.loads((tmp_path / "summary.json").read_text())
+
+    kept = resumed(5, step=5)
+    assert kept["example"] == {"A": 1, "step": 5} and kept["after"] is None and kept["step"] == 5
+    assert resumed(5, step=6)["example"] is None
+    assert resumed(5)["example"] is None  # of an older run, which does not say

@@ -1145,7 +1145,7 @@ def test_cells_that_do_not_fit_on_the_disk_together_do_not_begin(here, monkeypat
     """The embedded model has 755,136 parameters of 4 bytes; 6 + 3 times that for each of 5."""
     argv, ran, _ = here
     one = 9 * 4 * 755_136
-    setup = dict(model="tiny", steps=3, every=1, work=".")
+    setup = dict(weight_bytes=4 * 755_136, steps=3, every=1, work=".")
 
     def free(cells):
         monkeypatch.setattr(study.shutil, "disk_usage",
