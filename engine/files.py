@@ -53,10 +53,9 @@ def append(path, rows):
 
 
 def begins_like(raw, ours):
-    """Does a file's content, bytes, begin as one of ours does, or is it half of such a beginning?
-    Spaces do not count. If not, the file is someone else's, and may not be cut off."""
-    start = raw[:100].replace(b" ", b"")
-    return start[:len(ours)] == ours[:len(start)]
+    """Does a file's content, bytes, begin with the bytes `ours`, or is it the start of them? If
+    not, the file is someone else's, and may not be cut off."""
+    return raw[:len(ours)] == ours[:len(raw)]
 
 
 def check_out(path):

@@ -173,7 +173,6 @@ def resume(path, header):
         raise BadInput(f"--out {path}: cannot be written ({error.strerror}).") from None
     if not done:
         file.write(json.dumps({"header": header}) + "\n")
-        file.flush()
     return done, file, held
 
 

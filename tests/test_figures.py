@@ -107,10 +107,11 @@ def test_the_points_stand_where_the_files_say(task, fidelity, study, column, tra
         assert y == pytest.approx(gain, abs=0.03)
 
 
-def test_the_signals_file_is_all_that_is_drawn(drawn):
+@pytest.mark.parametrize("name", ["signals.svg", "rates.svg"])
+def test_a_file_without_numbers_is_all_that_is_drawn(drawn, name):
     """No numbers stand beside its points, so we compare the whole file, not its words alone."""
-    on_disk = (DOCS / "figures/signals.svg").read_text(encoding="utf-8")
-    assert on_disk == drawn["signals.svg"], "make it again: python docs/figures.py"
+    on_disk = (DOCS / "figures" / name).read_text(encoding="utf-8")
+    assert on_disk == drawn[name], "make it again: python docs/figures.py"
 
 
 def test_a_name_stands_where_nothing_else_does():

@@ -408,6 +408,7 @@ def is_the_widest(example, call, right, scaled=True):
 def test_the_example_is_the_completion_with_the_widest_weights(story):
     """Of the last step, not of the first ones; in one of the two its verdict is its own alone."""
     is_the_widest(story.second[0]["example"], story.stage.sampled[2], story.right[2])
+    assert story.second[0]["example"]["step"] == 3 and story.saved.summary["example"]["step"] == 2
     # Its entropies are those of which the log has the mean, which is the naive one.
     entropy = story.stage.sampled[2].rollouts.entropy
     tokens = sum(story.stage.sampled[2].rollouts.lengths[i] for i in story.right[2].rows)
