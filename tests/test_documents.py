@@ -14,8 +14,8 @@ sys.path[:0] = [str(ROOT / "results"), str(ROOT / "examples")]
 import cells
 import growth_figure
 
-PAGES = sorted(path for path in ROOT.glob("**/*.md")
-               if not {"runs", ".venv-ci"} & set(path.relative_to(ROOT).parts))
+FOLDERS = ("", "docs", "results", "examples", "exercises")  # a venv has pages of its own
+PAGES = sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("*.md"))
 FIGURE = re.compile(r"\d+(?:[.,]\d+)*")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 FIDELITY = (ROOT / "results/fidelity.md").read_text(encoding="utf-8")
