@@ -169,6 +169,23 @@ def curve_table(arms, start):
             f"first {shared} held-out problems.\n\n{table(['arm', *map(str, steps)], rows)}\n")
 
 
+def cut_off_table(arms, start):
+    """The share of samples that were cut off, along the curve; "" if it stays below 5 %."""
+    rows, most = [], 0.0
+    for arm, seeds in arms.items():
+        shares = {0: [start["final"]["truncated"]]} if start else {}
+        for line in seeds.values():
+            for point in line["curve"] + [line["final"]]:
+                shares.setdefault(point["step"], []).append(point["truncated"])
+        means = {step: sum(some) / len(some) for step, some in sorted(shares.items())}
+        most = max(most, *means.values())
+        rows.append([arm, *map(percent, means.values())])
+    if most < 0.05:
+        return ""
+    return ("\n**Cut off**: per cent of the samples that had no end at the limit of tokens, after "
+            f"so many steps, mean over seeds.\n\n{table(['arm', *map(str, means)], rows)}\n")
+
+
 def gain_table(arms):
     """What share of the oracle's gain each arm reaches; "" where no oracle was run."""
     if not {"oracle", "grpo"} <= set(arms):
@@ -259,7 +276,8 @@ def render(lines, families=FAMILIES):
         start = untrained(lines)
         parts += [main_table(arms, start), gain_table(arms), token_table(arms, start),
                   *(family_table(*family, arms) for family in families),
-                  curve_table(arms, start), power(arms, families)]
+                  curve_table(arms, start), cut_off_table(arms, start),
+                  power(arms, families)]
     return "".join(parts)
 
 

@@ -90,7 +90,8 @@ def test_both_levels_see_seeds_and_problems():
 
 def line(arm, seed, right, samples=4, phase="final", rate=1e-4, greedy=None, curve=()):
     def point(step, samples, digits):
-        return {"step": step, "samples": samples, "right": digits, "lenient": digits}
+        return {"step": step, "samples": samples, "right": digits, "lenient": digits,
+                "truncated": 0.0}
 
     made = {"cell": {"phase": phase, "arm": arm, "rate": rate, "seed": seed},
             "settings": {"data_sha256": "x"}, "final": point(40, samples, right),
@@ -179,6 +180,20 @@ def test_no_table_of_tokens_where_a_line_does_not_count_them():
         older = {k: v for k, v in one.items() if k != "tokens_by_step"}
         text = tables.render([start, *counted[:i], older, *counted[i + 1:]])
         assert "| vine |" in text and "At equal tokens" not in text
+
+
+def test_the_share_that_is_cut_off_by_hand():
+    """Two seeds, 2 and 10 % at step 10, 4 and 20 % at step 40; the untrained model 3 %. Where
+    nothing reaches 5 %, there is no table."""
+    start = line("grpo", 0, "11", phase="start")
+    start["final"] |= {"step": 0, "truncated": 0.03}
+    arms = {"grail": {seed: line("grail", seed, "11", curve=[(10, "11")]) for seed in (0, 1)}}
+    assert tables.cut_off_table(arms, start) == ""
+    for seed, (first, last) in enumerate([(0.02, 0.04), (0.10, 0.20)]):
+        arms["grail"][seed]["curve"][0]["truncated"] = first
+        arms["grail"][seed]["final"]["truncated"] = last
+    text = tables.cut_off_table(arms, start)
+    assert "| arm | 0 | 10 | 40 |" in text and "| grail | 3.0 | 6.0 | 12.0 |" in text
 
 
 def uneven():
