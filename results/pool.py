@@ -76,7 +76,10 @@ def run_all(cells, job, jobs, done, mistake):
                 del busy[pipe]
                 idle.append((pipe, process))
                 if "mistake" in reply:
-                    raise mistake(f"{' '.join(map(str, cell.values()))}: {reply['mistake']}")
+                    said = f"{' '.join(map(str, cell.values()))}: {reply['mistake']}"
+                    if busy:  # a step can take minutes, so do not wait in silence
+                        print(f"{said} Cells that still end their step: {len(busy)}.", flush=True)
+                    raise mistake(said)
                 finished += 1
                 done(cell, reply["line"])
     finally:

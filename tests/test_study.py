@@ -684,9 +684,11 @@ def test_the_truth_comes_out_at_one_where_there_is_no_noise():
 
 
 JOBS = """
-import os, signal
+import os, signal, time
 
 def double(cell):
+    if cell["n"] == 8:
+        time.sleep(60)
     if cell["n"] == 3:
         os.kill(os.getpid(), signal.SIGKILL)
     if cell["n"] == 4:
@@ -696,7 +698,6 @@ def double(cell):
     return 2 * cell["n"]
 
 def beat(cell):
-    import time
     for _ in range(300):
         with open("beats", "a") as file:
             file.write(".")
@@ -722,6 +723,15 @@ def test_a_killed_worker_costs_its_cell_and_no_other(monkeypatch, tmp_path):
         pool.run_all([{"n": 5}], double, 1, None, LookupError)
     with pytest.raises(LookupError, match="three workers died"):
         pool.run_all([{"n": 3}] * 9, double, 2, None, LookupError)
+
+
+def test_a_mistake_is_told_before_the_other_workers_have_ended(monkeypatch, tmp_path, capsys):
+    (tmp_path / "jobs_of_a_test.py").write_text(JOBS)
+    monkeypatch.syspath_prepend(tmp_path)
+    from jobs_of_a_test import double
+    with pytest.raises(LookupError, match="^5: five$"):
+        pool.run_all([{"n": 8}, {"n": 5}], double, 2, None, LookupError)
+    assert "5: five Cells that still end their step: 1." in capsys.readouterr().out
 
 
 @pytest.mark.slow
