@@ -71,9 +71,9 @@ QUESTIONS = {
             "grail", "oar-g", "delta", "shuffled", "vine")], "sampled"),
         ("Is it where the weights stand?", [("grail", "shuffled")], "sampled"),
         ("Which of GRAIL's choices breaks it? Against GRAIL", [(arm, "grail") for arm in (
-            "grail-no-boost", "grail-correct", "grail-released")], "sampled"),
+            "grail-no-boost", "grail-both", "grail-correct", "grail-released")], "sampled"),
         ("Which of GRAIL's choices breaks it? Against GRPO", [(arm, "grpo") for arm in (
-            "grail-no-boost", "grail-correct", "grail-released")], "sampled"),
+            "grail-no-boost", "grail-both", "grail-correct", "grail-released")], "sampled"),
     ],
     "study_recipe": [
         ("As the release trains", [("grail-release-recipe", "grpo-release-recipe")], "sampled"),
