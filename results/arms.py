@@ -52,6 +52,14 @@ def without_boost(s, mask, spans, *rest):
     return grail_credit(s, mask, torch.stack([start, start, start, end], 1), *rest)
 
 
+def boost_everywhere(s, mask, spans, *rest):
+    """grail_credit with 5 on the content of every box, right ones, too, as in the release."""
+    _, content, close, _ = spans.T[:, :, None]                # (b, 1) each
+    t = torch.arange(s.shape[1], device=s.device)             # (T,)
+    w = grail_credit(s, mask, spans, *rest)                   # (b, T)
+    return torch.where((t >= content) & (t < close), 5.0, w)  # (b, T)
+
+
 def over_all_tokens(s, mask, spans, *rest):
     """grail_credit with mean and std over all tokens, as in the release. Tokens after the box have
     saliency 0, which makes the other weights more alike. From the box on the weights stay."""
@@ -83,6 +91,7 @@ ABLATIONS = {
         grail.credit, signal=released.gradient_activation)),
     "grail-all-tokens": (grail, "", functools.partial(grail.credit, credit_fn=over_all_tokens)),
     "grail-no-boost": (grail, "", functools.partial(grail.credit, credit_fn=without_boost)),
+    "grail-boost-all": (grail, "", functools.partial(grail.credit, credit_fn=boost_everywhere)),
     "grail-correct": (grail, "--reweight correct"), "grail-both": (grail, "--reweight both"),
     # No grail-middle: of the embedded model's 3 blocks it takes number 3 // 2 = 1, the first.
     "grail-first": (grail, "--activation first"), "grail-last": (grail, "--activation last"),

@@ -71,9 +71,17 @@ QUESTIONS = {
             "grail", "oar-g", "delta", "shuffled", "vine")], "sampled"),
         ("Is it where the weights stand?", [("grail", "shuffled")], "sampled"),
         ("Which of GRAIL's choices breaks it? Against GRAIL", [(arm, "grail") for arm in (
-            "grail-no-boost", "grail-both", "grail-correct", "grail-released")], "sampled"),
+            "grail-boost-all", "grail-no-boost", "grail-both", "grail-released",
+            "grail-correct")], "sampled"),
         ("Which of GRAIL's choices breaks it? Against GRPO", [(arm, "grpo") for arm in (
-            "grail-no-boost", "grail-both", "grail-correct", "grail-released")], "sampled"),
+            "grail-boost-all", "grail-no-boost", "grail-both", "grail-released",
+            "grail-correct")], "sampled"),
+    ],
+    "study_boost": [
+        ("The boost of every box: the mean of the curve", [
+            ("grail-boost-all", "grail"), ("grail-boost-all", "grpo")], "curve"),
+        ("The boost of every box: the end, sampled", [
+            ("grail-boost-all", "grail"), ("grail-boost-all", "grpo")], "sampled"),
     ],
     "study_recipe": [
         ("As the release trains", [("grail-release-recipe", "grpo-release-recipe")], "sampled"),

@@ -72,8 +72,8 @@ NEWER = ("weights_sha256", "prompt_sha256")
 FEW, SWEEP_SEEDS = 4, (100, 101, 102)  # samples per problem before the end; sweep-only seeds
 
 # In the embedded grid these arms run only with --arms.
-LATER = ("correct-level", "grpo-release-recipe", "grail-release-recipe", "oracle", "entropy",
-         "vine")
+LATER = ("correct-level", "grail-boost-all", "grpo-release-recipe", "grail-release-recipe",
+         "oracle", "entropy", "vine")
 LONG = ["grpo", "oracle", "vine", "grail", "grail-released", "grail-correct", "oar-g", "oar-p",
         "delta", "scrl", "shuffled", "level", "entropy"]
 

@@ -637,6 +637,14 @@ def test_without_the_boost_only_the_content_changes(forward):
     torch.testing.assert_close(changed, torch.where(content & boosted, 1.0, w))
 
 
+def test_with_the_boost_everywhere_the_content_of_right_boxes_gets_5_too(forward):
+    """Nothing else moves. The last row's box starts at its token 1, so GRAIL leaves it alone."""
+    _, content, w = place(forward)
+    changed = credit_of("grail-boost-all", forward)
+    assert (w[3:][content[3:]] == 1).all() and content[3:].any(1).all()
+    torch.testing.assert_close(changed, torch.where(content, 5.0, w))
+
+
 def test_statistics_over_all_tokens_by_hand(forward):
     """Before the box: clip(1 + z / 2) with mean and std over the whole completion; from the box on
     as GRAIL. The zeros after the box pull the mean down and flatten z."""
