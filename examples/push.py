@@ -1,0 +1,136 @@
+r"""What does a credit push up, and what down? By kind of token, before any training.
+
+    python examples/push.py                                  # the embedded model, seconds
+    python examples/push.py --model FOLDER --data FILE.jsonl --max-new-tokens 512
+
+A token with advantage A and weight w gets the push A w: up where A is positive. The push of a kind
+of token is the sum of A w over all its tokens, divided by the sum of |A|:
+
+     0    right and wrong completions use it equally often, and the pushes cancel
+    -1    as if only wrong completions had it, with weight 1
+
+The advantages of a group add up to 0. So under GRPO, where w is 1, a kind that every completion has
+once, like the end of the box, gets 0. A method that reweights wrong completions only breaks this
+balance: what gets 5 there is pushed down, although right completions have it, too.
+
+What we left out, on purpose: the step that follows (tokens share parameters, so a push on one moves
+others), and methods that do not reweight one side.
+"""
+import argparse
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "results")]
+from arms import ABLATIONS, ARMS
+
+import grail
+import grpo
+import problems
+import saliency
+from engine.errors import BadInput, run_cli
+from engine.flags import flags, parse
+from rollout import sample
+
+SHOWN = ("grpo", "grail", "grail-boost-all", "grail-no-boost", "grail-both", "grail-released",
+         "grail-correct")
+KINDS = ("words", "digits", "signs", "spaces", "marks of the box", "content of the box",
+         "after the box")
+
+
+def kind_of(text, t, span):
+    """The kind of token t, which decodes to `text`. span: see saliency.answer_span; -1 if none."""
+    start, content, close, end = span
+    if content <= t < close:
+        return "content of the box"
+    if start <= t < end:
+        return "marks of the box"
+    if 0 <= end <= t:
+        return "after the box"
+    if re.search(r"\d", text):
+        return "digits"
+    if re.search(r"[^\W_]", text):
+        return "words"
+    return "signs" if text.strip() else "spaces"
+
+
+def credit_of(arm):
+    """The credit function of an arm in SHOWN: Forward -> weights (b, T)."""
+    script, options, *own = (ARMS | ABLATIONS)[arm]
+    if script is grpo:
+        return grpo.uniform
+    config = SimpleNamespace(reweight="wrong", activation="embeddings",
+                             as_released="--as-released" in options)
+    if "--reweight" in options:
+        config.reweight = options.split()[1]
+    return (own or [grail.credit])[0](config)
+
+
+def pushes(model, tokenizer, rollouts, rewards, config):
+    """{kind: {arm: push}}, and {kind: [tokens in right, in wrong completions]}. rewards (N, G)."""
+    A = grpo.group_advantages(rewards).flatten()                     # (B,)
+    batch = grpo.plan(model, rollouts, rewards, A, A[:, None].expand_as(rollouts.completion_ids),
+                      config, tokenizer)
+    credits = {arm: credit_of(arm) for arm in SHOWN}
+    sums = {kind: dict.fromkeys(SHOWN, 0.0) for kind in KINDS}
+    size, counts = dict.fromkeys(KINDS, 0.0), {kind: [0, 0] for kind in KINDS}
+
+    for rows in batch.micro:
+        forward = grpo.policy_forward(model, batch, rows, config)
+        spans = saliency.answer_spans(forward).tolist()
+        weights = {arm: grpo.token_weights(credit, forward).tolist()  # (b, T)
+                   for arm, credit in credits.items()}
+        for i, ids in enumerate(forward.sampled):
+            a = forward.advantages[i].item()
+            for t, token in enumerate(ids):
+                kind = kind_of(tokenizer.decode([token]), t, spans[i])
+                counts[kind][int(a < 0)] += 1
+                size[kind] += abs(a)
+                for arm in SHOWN:
+                    sums[kind][arm] += a * weights[arm][i][t]
+    found = [kind for kind in KINDS if size[kind]]
+    return {kind: {arm: sums[kind][arm] / size[kind] for arm in SHOWN} for kind in found}, counts
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    add = parser.add_argument
+    add("--model", default="tiny", help="hub id or folder; tiny: the embedded one")
+    add("--data", default="", help="a .jsonl file of problems (the model's own)")
+    add("--prompts", type=int, default=16, help="problems")
+    add("--group", type=int, default=8, help="completions of each")
+    add("--max-new-tokens", type=int, default=160)
+    add("--seed", type=int, default=0)
+    args = parser.parse_args(argv)
+    if min(args.prompts, args.group - 1, args.max_new_tokens) < 1:
+        raise BadInput(f"--prompts {args.prompts} --group {args.group} --max-new-tokens "
+                       f"{args.max_new_tokens}: take at least 1, 2 and 1.")
+    given = ["--model", args.model, "--group", args.group, "--max-new-tokens", args.max_new_tokens]
+    config = parse(flags("grpo", ""), [*map(str, given), *["--data", args.data] * bool(args.data)])
+    model, tokenizer = problems.load_policy(config.model, config.device)
+    rows = problems.load_problems(config.data, "train")
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(args.seed))
+    rows = [rows[i] for i in order[:args.prompts].tolist()]
+
+    rollouts = sample(model, tokenizer, [problems.build_prompt(tokenizer, row["problem"])
+                                         for row in rows],
+                      samples=args.group, max_new_tokens=args.max_new_tokens, seed=args.seed)
+    rewards, _, _ = grpo.outcome_reward(rollouts, rows, config, tokenizer)
+    found, counts = pushes(model, tokenizer, rollouts, rewards, config)
+    if not found:
+        raise BadInput(f"--prompts {args.prompts}: no group has right and wrong completions, so "
+                       "nothing is pushed; take more.")
+    print(f"\n{len(rows)} problems x {args.group}, reward {rewards.mean():.2f}\n")
+    print("| tokens | in right | in wrong |", " | ".join(SHOWN), "|")
+    print("|---" * (3 + len(SHOWN)) + "|")
+    for kind, push in found.items():
+        print(f"| {kind} | {counts[kind][0]} | {counts[kind][1]} |",
+              " | ".join(f"{x:+.2f}" for x in push.values()), "|")
+
+
+if __name__ == "__main__":
+    run_cli(main)
