@@ -56,23 +56,25 @@ def test_pushes_obey_the_sums_they_are_made_of(batch):
 
 
 def test_the_push_of_the_content_by_a_double_loop(batch):
-    """GRPO's weights are 1. GRAIL's are 5 on the content of wrong completions with two tokens or
-    more before the box, and 1 on that of the others."""
+    """GRPO's weights are 1. GRAIL's are 5 on the content of a completion on the reweighted side, if
+    two tokens or more stand before its box, and else 1."""
     _, tokenizer, rollouts, rewards, _ = batch
     A = grpo.group_advantages(rewards).flatten().tolist()
-    plain = weighted = size = 0.0
+    sides = {"grpo": lambda a: False, "grail": lambda a: a < 0, "grail-both": lambda a: a != 0,
+             "grail-correct": lambda a: a > 0}
+    sums, size = dict.fromkeys(sides, 0.0), 0.0
     for a, ids, text in zip(A, rollouts.sampled, rollouts.texts):
         span = push.saliency.answer_span(tokenizer, ids, text)
         if span is None:
             continue
         start, content, close, _ = span
         for _ in range(content, close):
-            plain += a
-            weighted += a * (5 if a < 0 and start >= 2 else 1)
             size += abs(a)
+            for arm, reweighted in sides.items():
+                sums[arm] += a * (5 if reweighted(a) and start >= 2 else 1)
     found = push.pushes(*batch)[0]["content of the box"]
-    assert found["grpo"] == pytest.approx(plain / size, abs=1e-6)
-    assert found["grail"] == pytest.approx(weighted / size, abs=1e-6)
+    for arm, total in sums.items():
+        assert found[arm] == pytest.approx(total / size, abs=1e-6), arm
 
 
 def test_the_command_prints_a_table_and_refuses_nonsense(capsys):
