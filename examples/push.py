@@ -3,18 +3,21 @@ r"""What does a credit push up, and what down? By kind of token, before any trai
     python examples/push.py                                  # the embedded model, seconds
     python examples/push.py --model FOLDER --data FILE.jsonl --max-new-tokens 512
 
-A token with advantage A and weight w gets the push A w: up where A is positive. The push of a kind
-of token is the sum of A w over all its tokens, divided by the sum of |A|:
+A token with advantage A and weight w gets the push A w: its log-probability goes up where A is
+positive. Summed over all tokens of a kind, and divided by the sum of their |A|:
 
-     0    right and wrong completions use it equally often, and the pushes cancel
-    -1    as if only wrong completions had it, with weight 1
+     0    right and wrong completions balance
+    -1    as if only wrong completions had it, with weight 1; +1: only right ones
 
-The advantages of a group add up to 0. So under GRPO, where w is 1, a kind that every completion has
-once, like the end of the box, gets 0. A method that reweights wrong completions only breaks this
-balance: what gets 5 there is pushed down, although right completions have it, too.
+The advantages of a group add up to 0. So under GRPO, where w is 1, a token that every completion
+has once gets 0. If it has weight w in wrong completions alone, it gets (1 - w) / 2.
+
+Compare kinds that could stand at the same place, such as words and signs: a difference between them
+is a drift. What all tokens that could stand at a place have in common acts like a baseline and
+moves nothing on average, such as the 5 on whatever stands in the box.
 
 What we left out, on purpose: the step that follows (tokens share parameters, so a push on one moves
-others), and methods that do not reweight one side.
+others), OAR, DelTA and SCRL.
 """
 import argparse
 import re
