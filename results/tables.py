@@ -182,8 +182,8 @@ def cut_off_table(arms, start):
         rows.append([arm, *map(percent, means.values())])
     if most < 0.05:
         return ""
-    return ("\n**Cut off**: per cent of the samples that reached the limit of tokens without an end, "
-            "on all problems asked after so many steps, mean over seeds.\n\n"
+    return ("\n**Cut off**: per cent of the samples that reached the limit of tokens without an "
+            "end, on all problems asked after so many steps, mean over seeds.\n\n"
             f"{table(['arm', *map(str, means)], rows)}\n")
 
 
