@@ -16,7 +16,7 @@ from rollout import sample
 
 @pytest.fixture(scope="module")
 def batch():
-    """(model, tokenizer, rollouts, rewards (N, G), config) of the embedded model."""
+    """Rollouts of the embedded model: (tokenizer, rollouts, rewards (N, G), *push.pushes(...))."""
     config = parse(flags("grpo", ""), ["--group", "6"])
     model, tokenizer = problems.load_policy("tiny", "cpu")
     rows = problems.load_problems("arithmetic", "train")[:8]
@@ -24,7 +24,7 @@ def batch():
     rollouts = sample(model, tokenizer, prompts, samples=6, max_new_tokens=60, seed=4)
     rewards, _, _ = grpo.outcome_reward(rollouts, rows, config, tokenizer)
     assert 0 < rewards.mean() < 1
-    return model, tokenizer, rollouts, rewards, config
+    return tokenizer, rollouts, rewards, *push.pushes(model, tokenizer, rollouts, rewards, config)
 
 
 def test_the_kinds_of_tokens_by_hand():
@@ -40,8 +40,7 @@ def test_pushes_obey_the_sums_they_are_made_of(batch):
     """Under GRPO all pushes together are the sum of A times length. A boost of every box makes the
     push of the content five times GRPO's, no boost leaves it GRPO's, and GRAIL's default adds four
     times the advantages of wrong boxes alone, which is below 0."""
-    _, _, rollouts, rewards, _ = batch
-    found, counts = push.pushes(*batch)
+    _, rollouts, rewards, found, counts = batch
     A = grpo.group_advantages(rewards).flatten()
     lengths = rollouts.lengths.double()
     right, wrong = (sum(count[side] for count in counts.values()) for side in (0, 1))
@@ -58,7 +57,7 @@ def test_pushes_obey_the_sums_they_are_made_of(batch):
 def test_the_push_of_the_content_by_a_double_loop(batch):
     """GRPO's weights are 1. GRAIL's are 5 on the content of a completion on the reweighted side, if
     two tokens or more stand before its box, and else 1."""
-    _, tokenizer, rollouts, rewards, _ = batch
+    tokenizer, rollouts, rewards, found, _ = batch
     A = grpo.group_advantages(rewards).flatten().tolist()
     sides = {"grpo": lambda a: False, "grail": lambda a: a < 0, "grail-both": lambda a: a != 0,
              "grail-correct": lambda a: a > 0}
@@ -72,9 +71,8 @@ def test_the_push_of_the_content_by_a_double_loop(batch):
             size += abs(a)
             for arm, reweighted in sides.items():
                 sums[arm] += a * (5 if reweighted(a) and start >= 2 else 1)
-    found = push.pushes(*batch)[0]["content of the box"]
     for arm, total in sums.items():
-        assert found[arm] == pytest.approx(total / size, abs=1e-6), arm
+        assert found["content of the box"][arm] == pytest.approx(total / size, abs=1e-6), arm
 
 
 def test_the_command_prints_a_table_and_refuses_nonsense(capsys):
