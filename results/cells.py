@@ -137,6 +137,7 @@ def check(line):
     cell, points = line["cell"], points_of(line)
     spent = line.get("tokens_by_step", [0] * line["final"]["step"])  # the oldest lines lack it
     numbers = [cell["rate"], line["tokens"], *line["seconds"].values(), *spent]
+    shares = [point["truncated"] for point in points]
     if cell["phase"] == "final":
         numbers.append(line["weight_mean"])
     counts = [cell["seed"], *(point["step"] for point in points)]
@@ -147,6 +148,7 @@ def check(line):
             and (cell["phase"] == "sweep") == ("greedy" not in line)
             and len(spent) == line["final"]["step"]
             and all(0 <= number < math.inf for number in numbers)
+            and all(0 <= share <= 1 for share in shares)
             and all(type(count) is int and count >= 0 for count in counts)
             and all(type(name) is str and name for name in names)
             and all(map(in_digits, points))):
@@ -203,7 +205,19 @@ def by_arm(lines):
 
 def mean_curve(seeds, k, start):
     """The mean `curve` of an arm's {seed: line}."""
-    curves = [curve(line, k, start) for line in seeds.values()]
+    return mean_of([curve(line, k, start) for line in seeds.values()])
+
+
+def mean_cut_off(seeds, start):
+    """The mean share of samples that were cut off, {step: share}, of an arm's {seed: line}."""
+    first = [start["final"]] if start else []
+    return mean_of([{point["step"]: point["truncated"]
+                     for point in [*first, *line["curve"], line["final"]]}
+                    for line in seeds.values()])
+
+
+def mean_of(curves):
+    """The mean of several {step: value} with the same steps."""
     return {step: sum(c[step] for c in curves) / len(curves) for step in curves[0]}
 
 

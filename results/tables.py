@@ -23,6 +23,7 @@ from cells import (
     compared,
     families_of,
     mean_curve,
+    mean_cut_off,
     read,
     share_of_gain,
     stacked,
@@ -171,20 +172,14 @@ def curve_table(arms, start):
 
 def cut_off_table(arms, start):
     """The share of samples that were cut off, along the curve; "" if it stays below 5 %."""
-    rows, most = [], 0.0
-    for arm, seeds in arms.items():
-        shares = {0: [start["final"]["truncated"]]} if start else {}
-        for line in seeds.values():
-            for point in line["curve"] + [line["final"]]:
-                shares.setdefault(point["step"], []).append(point["truncated"])
-        means = {step: sum(some) / len(some) for step, some in sorted(shares.items())}
-        most = max(most, *means.values())
-        rows.append([arm, *map(percent, means.values())])
-    if most < 0.05:
+    found = {arm: mean_cut_off(seeds, start) for arm, seeds in arms.items()}
+    if max(max(shares.values()) for shares in found.values()) < 0.05:
         return ""
+    steps = sorted({step for shares in found.values() for step in shares})
+    rows = [[arm, *(percent(shares[step]) for step in steps)] for arm, shares in found.items()]
     return ("\n**Cut off**: per cent of the samples that reached the limit of tokens without an "
             "end, on all problems asked after so many steps, mean over seeds.\n\n"
-            f"{table(['arm', *map(str, means)], rows)}\n")
+            f"{table(['arm', *map(str, steps)], rows)}\n")
 
 
 def gain_table(arms):

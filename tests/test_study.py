@@ -388,7 +388,9 @@ def changed(path, value):
     (["final", "samples"], 2), (["final", "right"], "xyz"), (["final", "right"], ""),
     (["final", "right"], ["1", "3"]), (["final", "right"], "1\u00b3"), (["final", "step"], "40"),
     (["final", "lenient"], "133"), (["final", "lenient"], "19"), (["greedy", "right"], "02"),
-    (["curve", 0, "right"], "5"), (["curve", 0, "step"], -1)])
+    (["curve", 0, "right"], "5"), (["curve", 0, "step"], -1),
+    (["curve", 0, "truncated"], None), (["final", "truncated"], "0"), (["final", "truncated"], 1.5),
+    (["final", "truncated"], math.nan)])
 def test_a_line_that_is_none_of_the_study_s_is_refused(tmp_path, path, value):
     """What is not a digit was taken for one, and the page had -102961733.3 per cent."""
     file = write(tmp_path / "a.jsonl", [line("grpo", 1, "13", curve=[(10, "4")])])
