@@ -25,8 +25,6 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import torch
-
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "results")]
 from arms import ABLATIONS, ARMS
@@ -36,7 +34,8 @@ import grpo
 import problems
 import saliency
 from engine.errors import BadInput, run_cli
-from engine.flags import flags, parse
+from engine.flags import check, flags, parse
+from engine.seeds import problems_of_step
 from rollout import sample
 
 SHOWN = ("grpo", "grail", "grail-boost-all", "grail-no-boost", "grail-both", "grail-released",
@@ -103,31 +102,30 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
     add("--model", default="tiny", help="hub id or folder; tiny: the embedded one")
-    add("--data", default="", help="a .jsonl file of problems (the model's own)")
+    add("--data", default="", help="as for grpo.py, which also says what is taken without it")
     add("--prompts", type=int, default=16, help="problems")
     add("--group", type=int, default=8, help="completions of each")
     add("--max-new-tokens", type=int, default=160)
     add("--seed", type=int, default=0)
     args = parser.parse_args(argv)
-    if min(args.prompts, args.group - 1, args.max_new_tokens) < 1:
-        raise BadInput(f"--prompts {args.prompts} --group {args.group} --max-new-tokens "
-                       f"{args.max_new_tokens}: take at least 1, 2 and 1.")
-    given = ["--model", args.model, "--group", args.group, "--max-new-tokens", args.max_new_tokens]
-    config = parse(flags("grpo", ""), [*map(str, given), *["--data", args.data] * bool(args.data)])
-    model, tokenizer = problems.load_policy(config.model, config.device)
-    rows = problems.load_problems(config.data, "train")
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(args.seed))
-    rows = [rows[i] for i in order[:args.prompts].tolist()]
+    given = [f"--{name.replace('_', '-')}={value}" for name, value in vars(args).items()
+             if value != ""]
+    config = parse(flags("grpo", ""), given)
+    check(config)
 
-    rollouts = sample(model, tokenizer, [problems.build_prompt(tokenizer, row["problem"])
-                                         for row in rows],
-                      samples=args.group, max_new_tokens=args.max_new_tokens, seed=args.seed)
+    model, tokenizer = problems.load_policy(config.model, config.device)
+    train_set, _ = problems.load_split(config)
+    numbers = problems_of_step(0, config.prompts, len(train_set), config.seed)
+    rows = [train_set[i] for i in numbers]  # N problems
+    prompts = [problems.build_prompt(tokenizer, row["problem"]) for row in rows]
+    rollouts = sample(model, tokenizer, prompts, samples=config.group,
+                      max_new_tokens=config.max_new_tokens, seed=config.seed)
     rewards, _, _ = grpo.outcome_reward(rollouts, rows, config, tokenizer)
     found, counts = pushes(model, tokenizer, rollouts, rewards, config)
     if not found:
-        raise BadInput(f"--prompts {args.prompts}: no group has right and wrong completions, so "
+        raise BadInput(f"--prompts {config.prompts}: no group has right and wrong completions, so "
                        "nothing is pushed; take more.")
-    print(f"\n{len(rows)} problems x {args.group}, reward {rewards.mean():.2f}\n")
+    print(f"\n{len(rows)} problems x {config.group}, reward {rewards.mean():.2f}\n")
     print("| tokens | in right | in wrong |", " | ".join(SHOWN), "|")
     print("|---" * (3 + len(SHOWN)) + "|")
     for kind, push in found.items():

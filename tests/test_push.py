@@ -79,5 +79,6 @@ def test_the_command_prints_a_table_and_refuses_nonsense(capsys):
     push.main(["--prompts", "4", "--group", "4", "--max-new-tokens", "40"])
     text = capsys.readouterr().out
     assert "| content of the box |" in text and "| grail-boost-all |" in text
-    with pytest.raises(push.BadInput, match="--group 1"):
-        push.main(["--group", "1"])
+    for flag, value in (("--group", "1"), ("--prompts", "0"), ("--seed", "-1")):
+        with pytest.raises(push.BadInput, match=f"{flag} {value}: "):
+            push.main([f"{flag}={value}"])
