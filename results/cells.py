@@ -38,8 +38,8 @@ FAMILIES = [
         ("grail", "shuffled"), ("grail", "level"), ("grail", "grail-released"),
         ("scrl", "grpo-std")], "sampled"),
     ("GRAIL with one choice changed", [(arm, "grail") for arm in (
-        "grail-predictor", "grail-all-tokens", "grail-no-boost", "grail-correct", "grail-both",
-        "grail-first", "grail-last")], "sampled"),
+        "grail-predictor", "grail-all-tokens", "grail-no-boost", "grail-boost-all",
+        "grail-correct", "grail-both", "grail-first", "grail-last")], "sampled"),
     ("Where the weights of right completions stand", [("correct-level", "grail-correct")],
      "sampled"),
     ("GRAIL again, its sums in another order", [("grail-rounding", "grail")], "sampled"),
