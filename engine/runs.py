@@ -151,7 +151,11 @@ class Run:
         return summary
 
     def go_on(self):
-        """For a resumed run: take back what summary.json holds of steps that are to come."""
+        """For a resumed run: take back what summary.json holds of steps that are to come, and read
+        the shares of cut-off completions, of which `warn` asks whether they rise."""
+        path = self.folder / "metrics.jsonl"
+        done = path.read_text().splitlines() if path.exists() else []
+        self.warned["cut off"] = [json.loads(line).get("truncated", 0.0) for line in done]
         example = self.summarise(step=self.step, after=None)["example"]
         if example and example.get("step", math.inf) > self.step:
             self.summarise(example=None)
@@ -348,13 +352,21 @@ def warn(metrics, weights, config, vocabulary, seen):
     moved = on[on != 1]  # (tokens,) where the method differs from GRPO
     trained = metrics["informative"] > 0
     endless = metrics["repeats"] > 0.5 * metrics["truncated"]
+
+    cut = seen.setdefault("cut off", [])
+    cut.append(metrics["truncated"])
+    first, last = sum(cut[:10]) / len(cut[:10]), sum(cut[-10:]) / len(cut[-10:])
+    rises = last > first + 0.2
     wrong = {
+        "many more completions are cut off than in the first steps. If the reward rises, too, "
+        "raise --max-new-tokens. If not, the model unlearns to stop: lower --lr, and in grail.py "
+        "try --reweight both": rises,
         "more than half of the completions are cut off: raise --max-new-tokens":
-            metrics["truncated"] > 0.5 and not endless,
+            metrics["truncated"] > 0.5 and not endless and not rises,
         "more than half of the completions are cut off, and most of these box an answer again and "
         "again: the model does not stop, so more tokens will not help. They earn no reward. With "
         "--mask-truncated they are left out of the loss, too":
-            metrics["truncated"] > 0.5 and endless,
+            metrics["truncated"] > 0.5 and endless and not rises,
         "no group has been informative for 10 steps, so nothing is learned: easier or harder --data"
         ", or a larger --group": seen["alike"] >= 10,
         "entropy is near 0, so the rollouts of a group are all the same: lower --lr":

@@ -807,6 +807,34 @@ def test_what_looks_wrong_is_said_once(capsys):
         assert said(informative=step % 10 == 9) == ""
 
 
+def test_a_run_that_unlearns_to_stop_is_told_so(capsys):
+    """Ten steps with 5 % cut off, then ten with 29 %: no more tokens are needed, as a run that
+    begins with 60 % needs them. One bad step is no rise, and 15 points are none."""
+    spread = torch.linspace(0.6, 4, 40).view(4, 10)  # (B, T)
+
+    def said(*shares):
+        seen = {}
+        for step, truncated in enumerate(shares, 1):
+            line = dict(step=step, informative=1, truncated=truncated, entropy=0.5, boxed=0.9,
+                        repeats=0.0)
+            runs.warn(line, spread, SimpleNamespace(), 100, seen)
+        return capsys.readouterr().err
+
+    rising = said(*[0.05] * 10, *[0.29] * 10)
+    assert rising.count("many more completions") == 1 and "step 19" in rising
+    assert "more than half" not in said(*[0.05] * 10, *[0.29] * 10, *[0.60] * 5)
+    assert "more than half" in said(*[0.60] * 20) and "many more" not in said(*[0.60] * 20)
+    assert said(*[0.05] * 10, 0.5, *[0.05] * 9, *[0.20] * 20) == ""
+
+
+def test_a_resumed_run_knows_how_many_were_cut_off_before(tmp_path):
+    train_small(tmp_path, "--steps", 2)
+    before = [line["truncated"] for line in lines(tmp_path / "a")]
+    resumed = runs.Run(tmp_path / "a", 2, {}, SimpleNamespace())
+    resumed.go_on()
+    assert resumed.warned == {"cut off": before} and len(before) == 2
+
+
 def test_recomputing_activations_says_nothing_about_transformers(tmp_path):
     """transformers 5.24 renamed the switch and warns of the old name, the only one 5.17 has."""
     with warnings.catch_warnings():
