@@ -13,7 +13,10 @@ same advantage A. GRAIL (Pala, Toh & Poria, arXiv 2606.04889) multiplies A by a 
 
 The content of the box gets 5. Its delimiters and everything after it get 1. A completion without a
 box gets 1 everywhere, and so does one that --reweight leaves out. The default reweights only
-completions with A <= 0: those that did no better than their group.
+completions with A <= 0: those that did no better than their group. One side alone makes the policy
+drift: wrong completions push down the tokens on which the answer leans, and no right one pushes
+them up as much. On a real model the default failed in five of five runs, and --reweight both in
+none of three (results/real_model.md).
 
 This is a clean reading, NOT the published code. --as-released gives the published weights, and
 released.py lists the differences. We have read the abstract, the released code and a third party's
