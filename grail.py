@@ -2,7 +2,7 @@ r"""GRAIL: tokens that the answer leans on get more of the advantage.
 
     python grail.py                                 # CPU, a minute: a tiny model learns to think
     python grail.py --model Qwen/Qwen3-0.6B         # one card: GSM8K, 64 rollouts a step
-    python grail.py --model FOLDER --data FILE.jsonl --reweight both --as-released
+    python grail.py --model FOLDER --data FILE.jsonl --reweight both
 
 The model writes its final answer in \boxed{}: the box. GRPO gives every token of a completion the
 same advantage A. GRAIL (Pala, Toh & Poria, arXiv 2606.04889) multiplies A by a weight w_t:
@@ -13,10 +13,10 @@ same advantage A. GRAIL (Pala, Toh & Poria, arXiv 2606.04889) multiplies A by a 
 
 The content of the box gets 5. Its delimiters and everything after it get 1. A completion without a
 box gets 1 everywhere, and so does one that --reweight leaves out. The default reweights only
-completions with A <= 0: those that did no better than their group. One side alone makes the policy
-drift: wrong completions push down the tokens on which the answer leans, and no right one pushes
-them up as much. On a real model the default failed in five of five runs, and --reweight both in
-none of three (results/real_model.md).
+completions with A <= 0: those that did no better than their group. Such a weight makes the policy
+drift: these completions push down the tokens on which the answer leans, and no other completion
+pushes them up as much. On a real model the default failed in five of five runs, --reweight both in
+none of three, --as-released in none of three (results/real_model.md).
 
 This is a clean reading, NOT the published code. --as-released gives the published weights, and
 released.py lists the differences. We have read the abstract, the released code and a third party's

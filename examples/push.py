@@ -13,8 +13,9 @@ The advantages of a group add up to 0. So under GRPO, where w is 1, a token that
 has once gets 0. If it has weight w in wrong completions alone, it gets (1 - w) / 2.
 
 Compare kinds that could stand at the same place, such as words and signs: a difference between them
-is a drift. What all tokens that could stand at a place have in common acts like a baseline and
-moves nothing on average, such as the 5 on whatever stands in the box.
+is a drift. What all tokens that could stand at a place have in common acts like a baseline, and
+favours none of them, such as the 5 on whatever stands in the box. (There it makes the verdict count
+for more, because the content of the box decides it.)
 
 What we left out, on purpose: the step that follows (tokens share parameters, so a push on one moves
 others), OAR, DelTA and SCRL.
