@@ -82,6 +82,16 @@ def through_layers(body, x):
     return body.norm(x)  # (b, L, H)
 
 
+def compile_layers(body, backend="inductor"):
+    """Compile each layer for any number of rows and tokens, at its first call. All layers share
+    the compiled code."""
+    # By default torch makes a layer's floats, such as the norm's epsilon, inputs that may change.
+    # Then it finds that they do not, and traces the layer a second time: seconds of the first step.
+    torch._dynamo.config.specialize_float = True
+    for layer in body.layers:
+        layer.compile(dynamic=True, backend=backend)
+
+
 def version(model):
     """Counts what overwrites recorded activations; None for a model without recordings."""
     return model.graphs.version if "graphs" in vars(model) else None
@@ -155,8 +165,7 @@ class Graphs:
         self.pool, self.recorded, self.warmed_up = torch.cuda.graph_pool_handle(), {}, set()
         self.version, self.accumulate, self.gradients = 0, False, []
         self.side = torch.cuda.Stream()  # one for all: libraries keep a workspace for each
-        for layer in self.body.layers:
-            layer.compile(dynamic=True)
+        compile_layers(self.body)
 
     def __call__(self, embeddings):
         """embeddings (b, L, H), with graph -> what the LM head reads, (b, L, H)."""

@@ -146,3 +146,28 @@ def test_the_head_s_pieces_know_their_width_and_are_log_softmax(built):
         torch.testing.assert_close(again.slope(logits, y, normaliser, g, 0.7).float(), slope,
                                    atol=1e-3, rtol=1e-2)
         assert len(built) == builds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ["qwen3", "qwen2", "llama"])
+def test_layers_are_compiled_once_for_all_layers_rows_and_widths(architecture, monkeypatch):
+    """torch used to trace a layer twice, because its norms have a float, epsilon. One row is a case
+    of its own, which torch always compiles apart."""
+    monkeypatch.setattr(torch._dynamo.config, "specialize_float", False)  # and back, afterwards
+    torch._dynamo.reset()
+    model, counted = tiny(architecture, True), torch._dynamo.utils.counters["aot_autograd"]
+    H, before = model.config.hidden_size, counted["total"]
+    inputs = [torch.randn(rows, width, H) for rows, width in [(3, 11), (2, 23), (5, 7)]]
+
+    def run(x):
+        x = x.clone().requires_grad_()                     # (rows, width, H)
+        out = graphs.through_layers(model.base_model, x)   # (rows, width, H)
+        return out, torch.autograd.grad(out.square().sum(), x)[0]
+
+    plain = [run(x) for x in inputs]
+    graphs.compile_layers(model.base_model, backend="aot_eager")
+    for x, want in zip(inputs, plain):
+        for got, value in zip(run(x), want):
+            torch.testing.assert_close(got, value)
+        assert counted["total"] - before == 1
+    torch._dynamo.reset()
