@@ -88,6 +88,9 @@ def compile_layers(body, backend="inductor"):
     # By default torch makes a layer's floats, such as the norm's epsilon, inputs that may change.
     # Then it finds that they do not, and traces the layer a second time: seconds of the first step.
     torch._dynamo.config.specialize_float = True
+    # Inductor fuses the two sums of a norm's backward from 5 * 2**20 numbers on. Its code holds for
+    # one side of this bound, so the first larger micro-batch of a run would compile all again.
+    torch._inductor.config.triton.mix_order_reduction = False
     for layer in body.layers:
         layer.compile(dynamic=True, backend=backend)
 

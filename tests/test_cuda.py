@@ -176,6 +176,19 @@ def test_recorded_layers_are_the_plain_ones_for_any_shape():
         assert (p.grad - q.grad).norm() / q.grad.norm() < 0.03, n
 
 
+def test_a_wider_micro_batch_compiles_nothing_new():
+    """2,560 tokens x 16 heads x 128 are 5 * 2**20 numbers of a norm, where Inductor would fuse."""
+    shape = SHAPE | {"num_attention_heads": 16, "head_dim": 128}
+    model = Qwen3ForCausalLM(Qwen3Config(**shape)).cuda().eval()
+    body, counted = graphs.Graphs(model, 2560), torch._dynamo.utils.counters["aot_autograd"]
+    built = []
+    for L in (1152, 1216, 1280):
+        e = torch.randn(2, L, 128, device="cuda", requires_grad=True)  # (2, L, H)
+        body.backward(body(e).square().sum())
+        built.append(counted["total"])
+    assert built[0] == built[1] == built[2]
+
+
 def test_oar_g_by_recordings_is_oar_g():
     """Strong noise, so that bf16 does not drown it. The policy's own forward is gone after it."""
     model = model_on("cuda")
