@@ -374,7 +374,8 @@ def warn(metrics, weights, config, vocabulary, seen):
         f"entropy is near ln V = {flat:.1f}, so the text is random: lower --lr, or check --model":
             trained and metrics["entropy"] > 0.9 * flat,
         r"more than half of the completions have no \boxed{}, and none of those can be rewarded: "
-        "raise --max-new-tokens, or take a --model that follows the prompt": metrics["boxed"] < 0.5,
+        "raise --max-new-tokens, or take a --model that follows the prompt":
+            metrics["boxed"] < 0.5 and not rises,
         "every weight other than 1 is at a bound: saliency has no information, compare grpo.py":
             len(moved) > 10 and bool(((moved == on.min()) | (moved == on.max())).all()),
     }

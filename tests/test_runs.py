@@ -812,19 +812,22 @@ def test_a_run_that_unlearns_to_stop_is_told_so(capsys):
     begins with 60 % needs them. One bad step is no rise, and 15 points are none."""
     spread = torch.linspace(0.6, 4, 40).view(4, 10)  # (B, T)
 
-    def said(*shares):
+    def said(*shares, repeats=0.0):
         seen = {}
         for step, truncated in enumerate(shares, 1):
-            line = dict(step=step, informative=1, truncated=truncated, entropy=0.5, boxed=0.9,
-                        repeats=0.0)
+            line = dict(step=step, informative=1, truncated=truncated, entropy=0.5,
+                        boxed=1 - truncated, repeats=repeats * truncated)
             runs.warn(line, spread, SimpleNamespace(), 100, seen)
         return capsys.readouterr().err
 
     rising = said(*[0.05] * 10, *[0.29] * 10)
     assert rising.count("many more completions") == 1 and "step 19" in rising
-    assert "more than half" not in said(*[0.05] * 10, *[0.29] * 10, *[0.60] * 5)
+    for repeats in (0.0, 0.9):  # of those cut off, how many box an answer again and again
+        longer = said(*[0.05] * 10, *[0.29] * 10, *[0.60] * 5, repeats=repeats)
+        assert longer.count("warning") == 1 and "more than half" not in longer
     assert "more than half" in said(*[0.60] * 20) and "many more" not in said(*[0.60] * 20)
     assert said(*[0.05] * 10, 0.5, *[0.05] * 9, *[0.20] * 20) == ""
+    assert said(0.05, *[0.27] * 20) == ""  # nor is a first step that was good by luck
 
 
 def test_a_resumed_run_knows_how_many_were_cut_off_before(tmp_path):
