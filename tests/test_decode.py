@@ -150,10 +150,9 @@ def test_the_head_s_pieces_know_their_width_and_are_log_softmax(built):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["qwen3", "qwen2", "llama"])
-def test_layers_are_compiled_once_for_all_layers_rows_and_widths(architecture, monkeypatch):
+def test_layers_are_compiled_once_for_all_layers_rows_and_widths(architecture):
     """torch used to trace a layer twice, because its norms have a float, epsilon. One row is a case
     of its own, which torch always compiles apart."""
-    monkeypatch.setattr(torch._dynamo.config, "specialize_float", False)  # and back, afterwards
     torch._dynamo.reset()
     model, counted = tiny(architecture, True), torch._dynamo.utils.counters["aot_autograd"]
     H, before = model.config.hidden_size, counted["total"]
@@ -165,9 +164,10 @@ def test_layers_are_compiled_once_for_all_layers_rows_and_widths(architecture, m
         return out, torch.autograd.grad(out.square().sum(), x)[0]
 
     plain = [run(x) for x in inputs]
-    graphs.compile_layers(model.base_model, backend="aot_eager")
-    for x, want in zip(inputs, plain):
-        for got, value in zip(run(x), want):
-            torch.testing.assert_close(got, value)
-        assert counted["total"] - before == 1
+    with torch._dynamo.config.patch(specialize_float=False):  # and back, afterwards
+        graphs.compile_layers(model.base_model, backend="aot_eager")
+        for x, want in zip(inputs, plain):
+            for got, value in zip(run(x), want):
+                torch.testing.assert_close(got, value)
+            assert counted["total"] - before == 1
     torch._dynamo.reset()
