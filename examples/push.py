@@ -12,10 +12,10 @@ positive. Summed over all tokens of a kind, and divided by the sum of their |A|:
 The advantages of a group add up to 0. So under GRPO, where w is 1, a token that every completion
 has once gets 0. If it has weight w in wrong completions alone, it gets (1 - w) / 2.
 
-Compare kinds that could stand at the same place, such as words and signs: a difference between them
-is a drift. What all tokens that could stand at a place have in common acts like a baseline, and
-favours none of them, such as the 5 on whatever stands in the box. (There it makes the verdict count
-for more, because the content of the box decides it.)
+Compare kinds that could stand at the same place, such as words and symbols: a difference between
+them is a drift. What all tokens that could stand at a place have in common acts like a baseline,
+and favours none of them, such as the 5 on whatever stands in the box. (There it makes the verdict
+count for more, because the content of the box decides it.)
 
 What we left out, on purpose: the step that follows (tokens share parameters, so a push on one moves
 others), OAR, DelTA and SCRL.
@@ -41,7 +41,7 @@ from rollout import sample
 
 SHOWN = ("grpo", "grail", "grail-boost-all", "grail-no-boost", "grail-both", "grail-released",
          "grail-correct")
-KINDS = ("words", "digits", "signs", "spaces", "marks of the box", "content of the box",
+KINDS = ("words", "digits", "symbols", "spaces", "marks of the box", "content of the box",
          "after the box")
 
 
@@ -58,7 +58,7 @@ def kind_of(text, t, span):
         return "digits"
     if re.search(r"[^\W_]", text):
         return "words"
-    return "signs" if text.strip() else "spaces"
+    return "symbols" if text.strip() else "spaces"
 
 
 def credit_of(arm):

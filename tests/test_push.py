@@ -30,10 +30,10 @@ def batch():
 def test_the_kinds_of_tokens_by_hand():
     tokens = ["So", " 1", "+", "\n", r"\boxed", "{", "42", "}", "."]
     found = [push.kind_of(text, t, (4, 6, 7, 8)) for t, text in enumerate(tokens)]
-    assert found == ["words", "digits", "signs", "spaces", "marks of the box", "marks of the box",
+    assert found == ["words", "digits", "symbols", "spaces", "marks of the box", "marks of the box",
                      "content of the box", "marks of the box", "after the box"]
     assert [push.kind_of(text, t, (-1,) * 4) for t, text in enumerate(tokens)][4:] == [
-        "words", "signs", "digits", "signs", "signs"]
+        "words", "symbols", "digits", "symbols", "symbols"]
 
 
 def test_pushes_obey_the_sums_they_are_made_of(batch):
