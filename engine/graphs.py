@@ -83,8 +83,9 @@ def through_layers(body, x):
 
 
 def compile_layers(body, backend="inductor"):
-    """Compile each layer for any number of rows and tokens, at its first call. All layers share
-    the compiled code."""
+    """Let each layer be compiled at its first call, for any number of tokens and of rows (but one
+    row alone is compiled apart). All layers share the code. Two of the compiler's own settings
+    change, for the whole process."""
     # By default torch makes a layer's floats, such as the norm's epsilon, inputs that may change.
     # Then it finds that they do not, and traces the layer a second time: seconds of the first step.
     torch._dynamo.config.specialize_float = True

@@ -155,7 +155,8 @@ class Run:
         the shares of cut-off completions, of which `warn` asks whether they rise."""
         path = self.folder / "metrics.jsonl"
         done = path.read_text().splitlines() if path.exists() else []
-        self.warned["cut off"] = [json.loads(line).get("truncated", 0.0) for line in done]
+        self.warned["cut off"] = [step["truncated"] for step in map(json.loads, done)
+                                  if "truncated" in step]
         example = self.summarise(step=self.step, after=None)["example"]
         if example and example.get("step", math.inf) > self.step:
             self.summarise(example=None)
@@ -343,8 +344,9 @@ class Clock:
 
 
 def warn(metrics, weights, config, vocabulary, seen):
-    """Print a warning for what looks wrong in this step's metrics, each only once (`seen`, a dict).
+    """Print a warning for what looks wrong in this step's metrics, each only once.
 
+    seen: a dict that stays with the run, of what was said and what the steps before had.
     weights (B, T) of the step, 0 where nothing was trained. vocabulary: V.
     """
     seen["alike"] = 0 if metrics["informative"] else seen.get("alike", 0) + 1
@@ -359,8 +361,8 @@ def warn(metrics, weights, config, vocabulary, seen):
     rises = last > first + 0.2
     wrong = {
         "many more completions are cut off than in the first steps. If the reward rises, too, "
-        "raise --max-new-tokens. If not, the model unlearns to stop: lower --lr, and in grail.py "
-        "try --reweight both": rises,
+        "raise --max-new-tokens. If not, answers get longer for nothing: lower --lr, and in "
+        "grail.py try --reweight both": rises,
         "more than half of the completions are cut off: raise --max-new-tokens":
             metrics["truncated"] > 0.5 and not endless and not rises,
         "more than half of the completions are cut off, and most of these box an answer again and "

@@ -807,7 +807,7 @@ def test_what_looks_wrong_is_said_once(capsys):
         assert said(informative=step % 10 == 9) == ""
 
 
-def test_a_run_that_unlearns_to_stop_is_told_so(capsys):
+def test_a_run_whose_completions_grow_to_the_limit_is_told_so(capsys):
     """Ten steps with 5 % cut off, then ten with 29 %: no more tokens are needed, as a run that
     begins with 60 % needs them. One bad step is no rise, and 15 points are none."""
     spread = torch.linspace(0.6, 4, 40).view(4, 10)  # (B, T)
