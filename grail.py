@@ -13,9 +13,9 @@ same advantage A. GRAIL (Pala, Toh & Poria, arXiv 2606.04889) multiplies A by a 
 
 The content of the box gets 5. Its delimiters and everything after it get 1. A completion without a
 box gets 1 everywhere, and so does one that --reweight leaves out. The default reweights only
-completions with A <= 0: those that did no better than their group. Such a weight makes the policy
-drift: these completions push down the tokens on which the answer leans, and no other completion
-pushes them up as much. On a real model the default failed in five of five runs, --reweight both in
+completions with A <= 0: those that did no better than their group. This can make the policy drift:
+these completions push down the tokens on which the answer leans, and no other completion pushes
+them up as much. On a real model the default failed in five of five runs, --reweight both in
 none of three, --as-released in none of three (results/real_model.md).
 
 This is a clean reading, NOT the published code. --as-released gives the published weights, and
