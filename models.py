@@ -283,7 +283,8 @@ def three_tokens(model, prompts):
         for some in together:
             ids, mask = pad(some, 0, "right")                               # (n, P) each
             keys = row_keys(0, [len(prompt) for prompt in some], 2, "cpu")  # (2 n,)
-            done.append(generate(model, ids, mask, 2, keys, stops, 3, 1.0, 1.0, 0, 0, bar))
+            limits = torch.full_like(keys, 3)                               # (2 n,)
+            done.append(generate(model, ids, mask, 2, keys, stops, limits, 1.0, 1.0, 0, 0, bar))
     completions, lengths, finished, logprobs = map(torch.cat, zip(*done))
     ids, mask = pad([prompt for prompt in prompts for _ in range(2)], 0, "left")  # (B, P) each
     return Rollouts(ids, mask, completions, lengths, finished, logprobs, [])

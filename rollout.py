@@ -218,12 +218,12 @@ def pad(token_lists, pad_id, side, device="cpu"):
 
 
 @decode.uncompiled()
-def generate(model, prompt_ids, prompt_mask, samples, keys, stops, max_new_tokens, temperature,
-             top_p, top_k, pad_id, bar):
+def generate(model, prompt_ids, prompt_mask, samples, keys, stops, limits, temperature, top_p,
+             top_k, pad_id, bar):
     """The plain loop for one batch of n prompts, prompt_ids and prompt_mask (n, P), right-padded.
 
-    keys (B,), stops (S,), B = n * samples. Returns ids (B, T), lengths (B,), finished (B,) and
-    logprobs (B, T), as in Rollouts. `bar` counts the tokens.
+    keys (B,), stops (S,), limits (B,): the most tokens that a row may get; B = n * samples. Returns
+    ids (B, T), lengths (B,), finished (B,), logprobs (B, T) as in Rollouts. `bar` counts tokens.
     """
     cache = Cache(config=model.config)
     # Pad on the RIGHT, although we generate there. On the left, a padded position sees no key at
@@ -236,22 +236,22 @@ def generate(model, prompt_ids, prompt_mask, samples, keys, stops, max_new_token
     hidden = out.last_hidden_state[torch.arange(len(last), device=last.device), last]  # (n, H)
     logits = lm_head(model)(hidden).repeat_interleave(samples, 0)  # (B, V)
     mask = prompt_mask.repeat_interleave(samples, 0)  # (B, P)
-    B, device = len(mask), mask.device
-    ids = torch.full((B, max_new_tokens), pad_id, device=device)  # (B, T)
-    logprobs = torch.zeros(B, max_new_tokens, device=device)      # (B, T)
-    lengths = torch.full((B,), max_new_tokens, device=device)     # (B,)
-    finished = torch.zeros(B, dtype=torch.bool, device=device)    # (B,)
-    rows = torch.arange(B, device=device)                         # (R,) rows still in the batch
-    for t in range(max_new_tokens):
+    B, T, device = len(mask), int(limits.max()), mask.device
+    ids = torch.full((B, T), pad_id, device=device)             # (B, T)
+    logprobs = torch.zeros(B, T, device=device)                 # (B, T)
+    lengths = limits.clone()                                    # (B,)
+    finished = torch.zeros(B, dtype=torch.bool, device=device)  # (B,)
+    rows = torch.arange(B, device=device)                       # (R,) rows still in the batch
+    for t in range(T):
         token, logprob = draw(logits, uniforms(keys[rows], t), temperature, top_p, top_k)  # (R,)
         ids[rows, t], logprobs[rows, t] = token, logprob
-        stopped = torch.isin(token, stops) & ~finished[rows]  # (R,)
+        stopped = torch.isin(token, stops) & (t < lengths[rows])  # (R,)
         lengths[rows[stopped]] = t + 1
         finished[rows[stopped]] = True
-        speaking = ~finished[rows]  # (R,)
+        speaking = t + 1 < lengths[rows]  # (R,)
         alive = int(speaking.sum())
         bar.update(alive)
-        if alive == 0 or t + 1 == max_new_tokens:
+        if alive == 0:
             break
         if alive <= 0.75 * len(rows):  # not at every stop, because copying the cache takes time
             keep = speaking.nonzero()[:, 0]  # (R',)
@@ -289,22 +289,26 @@ def sample(model, tokenizer, prompts, *, samples=1, max_new_tokens, temperature=
     """Sample completions of N prompts (full texts, chat template applied). Returns Rollouts.
 
     A prompt may also be a list of token ids, to continue a completion: the same text encoded again
-    can give other tokens. On a card, recordings of --compile are freed if the KV cache does not fit
-    beside them. keys: N ints that name the prompts for the random numbers (default 0..N-1).
-    batch_size: rows at a time, rounded to whole prompts (default all). Raises ValueError for no
-    prompt, no tokens, or samples or max_new_tokens below 1; BadInput for too small a context.
+    can give other tokens. max_new_tokens: one number, or a list of N. On a card, recordings of
+    --compile are freed if the KV cache does not fit beside them. keys: N ints that name the prompts
+    for the random numbers (default 0..N-1). batch_size: rows at a time, rounded to whole prompts
+    (default all). Raises ValueError for no prompt, no tokens, or samples or max_new_tokens below 1;
+    BadInput for too small a context.
     """
-    if not prompts or max_new_tokens < 1 or samples < 1:
+    N = len(prompts)
+    limits = [max_new_tokens] * N if isinstance(max_new_tokens, int) else list(max_new_tokens)
+    if not prompts or min(limits) < 1 or samples < 1:
         raise ValueError("sample() needs at least one prompt, one sample and one new token.")
     if isinstance(prompts[0], str):
         tokens = tokenizer(list(prompts), add_special_tokens=False).input_ids
     else:
         tokens = [list(ids) for ids in prompts]
-    refuse_beyond_context(model.config, max(map(len, tokens)), max_new_tokens)
+    slots, longest = max((len(ids) + new, i) for i, (ids, new) in enumerate(zip(tokens, limits)))
+    refuse_beyond_context(model.config, len(tokens[longest]), limits[longest])
     if not all(tokens):
         raise ValueError(f"prompt {tokens.index([])} has no tokens; "
                          "a base model needs a text or a BOS.")
-    N, device, pad_id = len(prompts), model.device, tokenizer.pad_token_id
+    device, pad_id = model.device, tokenizer.pad_token_id
     stops = torch.tensor(stop_ids(model, tokenizer), device=device)                   # (S,)
     keys = row_keys(seed, list(range(N)) if keys is None else keys, samples, device)  # (B,)
     keys = keys.view(N, samples)  # (N, samples)
@@ -312,26 +316,25 @@ def sample(model, tokenizer, prompts, *, samples=1, max_new_tokens, temperature=
     chunk = max(1, (batch_size or N * samples) // samples)  # prompts at a time
     loop = generate
     if device.type == "cuda":
-        slots = max(map(len, tokens)) + max_new_tokens
         chunk = prompts_that_fit(model, chunk, slots * samples)
         if decode.supports(model):
             loop = functools.partial(decode.generate, draw=draw, new_cache=Cache)
         else:
             say_once(f"{model.config.model_type}: no fast decode step, the simple loop samples")
     batches = [order[i:i + chunk] for i in range(0, N, chunk)]
-    crossed = max(map(len, tokens)) + max_new_tokens > narrowest_window(model.config)
-    if crossed or has_recurrent_layers(model.config):
+    if slots > narrowest_window(model.config) or has_recurrent_layers(model.config):
         # Here a batch must have no gaps after short prompts. A sliding window counts a gap's cache
         # slots, and a recurrent layer reads a gap like text.
         batches = [list(same) for batch in batches
                    for _, same in itertools.groupby(batch, key=lambda i: len(tokens[i]))]
     done = [None] * N  # per prompt: (ids, lengths, finished, logprobs)
-    with sampling(model), tqdm(total=N * samples * max_new_tokens, desc="sampling", unit="tok",
+    with sampling(model), tqdm(total=samples * sum(limits), desc="sampling", unit="tok",
                                leave=False, disable=None) as bar:
         for batch in batches:
             ids, mask = pad([tokens[i] for i in batch], pad_id, "right", device)  # (n, P) each
-            out = loop(model, ids, mask, samples, keys[batch].flatten(), stops, max_new_tokens,
-                        temperature, top_p, top_k, pad_id, bar)
+            most = torch.tensor([limits[i] for i in batch], device=device)  # (n,)
+            out = loop(model, ids, mask, samples, keys[batch].flatten(), stops,
+                       most.repeat_interleave(samples), temperature, top_p, top_k, pad_id, bar)
             for i, *rows in zip(batch, *(part.split(samples) for part in out)):
                 done[i] = rows
     ids, lengths, finished, logprobs = zip(*done)

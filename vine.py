@@ -27,7 +27,6 @@ import re
 
 import torch
 
-from engine.context import longest_row, rows_that_fit
 from engine.errors import BadInput, run_cli
 from engine.flags import flags, parse
 from engine.seeds import seed_for
@@ -60,28 +59,18 @@ def verdicts(model, tokenizer, prompts, prefixes, rows, samples, max_new_tokens,
     """
     starts = [prompt + prefix for prompt, prefix in zip(prompts, prefixes)]
     left = [max_new_tokens - len(prefix) for prefix in prefixes]  # P counts of tokens
-    context, _ = longest_row(model.config)
-    found, tokens = {}, 0  # place in (P, K) -> the completion's ids, and whether they stopped
-    for some in rows_that_fit([len(start) for start in starts], left, context):
-        more = sample(model, tokenizer, [starts[i] for i in some], samples=samples, keys=some,
-                      max_new_tokens=max(left[i] for i in some), temperature=temperature,
-                      seed=seed, batch_size=batch_size)
-        tokens += int(more.lengths.sum())
-        # Cut a row at its own limit. This does not change the tokens before it.
-        for k, (ids, done) in enumerate(zip(more.sampled, more.finished.tolist())):
-            i = some[k // samples]
-            whole = prefixes[i] + ids[:left[i]]
-            found[i * samples + k % samples] = whole, done and len(ids) <= left[i]
-    completions, finished = zip(*(found[k] for k in sorted(found)))
+    more = sample(model, tokenizer, starts, samples=samples, max_new_tokens=left,
+                  temperature=temperature, seed=seed, batch_size=batch_size)
+    completions = [prefixes[i // samples] + ids for i, ids in enumerate(more.sampled)]
 
     texts = tokenizer.batch_decode(completions, skip_special_tokens=True,
                                    clean_up_tokenization_spaces=False)
     asked_by = [prompt for prompt in prompts for _ in range(samples)]  # P * K lists of ids
     texts = without_thoughts(tokenizer, asked_by, completions, texts)
     asked = [(row["answer"], row["problem"]) for row in rows for _ in range(samples)]
-    triples = [(text, *gold) for text, gold in zip(rewardable(texts, finished), asked)]
-    right = verify_all(triples, strict=True)
-    return torch.tensor(right).float().view(-1, samples), tokens
+    graded = rewardable(texts, more.finished.tolist())
+    right = verify_all([(text, *gold) for text, gold in zip(graded, asked)], strict=True)
+    return torch.tensor(right).float().view(-1, samples), int(more.lengths.sum())
 
 
 def line_advantages(ends, values, verdict):

@@ -41,17 +41,3 @@ def rope_settings(config):
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     nested = [one for one in rope.values() if isinstance(one, dict)]
     return nested or [rope]
-
-
-def rows_that_fit(lengths, left, context):
-    """Lists of prompt numbers; each list is sampled at once. In each, the longest prompt plus the
-    largest number of new tokens fits in the context. Usually this is one list."""
-    lists, longest, most = [], 0, 0
-    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        most = max(most, left[i])
-        if lists and longest + most <= context:
-            lists[-1].append(i)
-        else:
-            lists.append([i])
-            longest, most = lengths[i], left[i]
-    return [sorted(some) for some in lists]

@@ -292,29 +292,30 @@ class Decoder:
 # -------------------------------------------------------------------------- the loop
 
 
-def generate(model, prompt_ids, prompt_mask, samples, keys, stops, max_new_tokens, temperature,
-             top_p, top_k, pad_id, bar, draw, new_cache):
+def generate(model, prompt_ids, prompt_mask, samples, keys, stops, limits, temperature, top_p,
+             top_k, pad_id, bar, draw, new_cache):
     """A fast rollout.generate with the same arguments and results.
 
     draw(logits, u, temperature, top_p, top_k) and new_cache(config=...) come from rollout.py.
     """
-    B, T, device = len(keys), max_new_tokens, keys.device
+    B, T, device = len(keys), int(limits.max()), keys.device
     starts = prompt_mask.sum(1).repeat_interleave(samples)  # (B,) slot of the first new token
-    decoder = Decoder(model, B, int(starts.max()) + T)
+    decoder = Decoder(model, B, int((starts + limits).max()))
     decoder.prefill(model, new_cache(config=model.config), prompt_ids, prompt_mask, samples)
     ids = torch.full((B, T + 1), pad_id, device=device)  # (B, T + 1) stopped rows write to T
     logprobs = torch.zeros(B, T + 1, device=device)      # (B, T + 1)
-    lengths = torch.full((B,), T, device=device)                # (B,)
+    lengths = limits.clone()                                    # (B,)
     finished = torch.zeros(B, dtype=torch.bool, device=device)  # (B,)
     last = prompt_mask.sum(1, keepdim=True) - 1  # (n, 1)
     # The state of a step. The first step reads the prompt's last token again. Its keys are already
     # in the cache, and it gives the logits for the first draw.
     state = {"token": prompt_ids.gather(1, last)[:, 0].repeat_interleave(samples),
              "row": torch.arange(B, device=device), "place": starts - 1, "start": starts.clone(),
-             "key": keys.clone(), "alive": torch.ones(B, dtype=torch.bool, device=device)}
+             "key": keys.clone(), "limit": limits.clone(),
+             "alive": torch.ones(B, dtype=torch.bool, device=device)}
 
     def step(R):
-        token, row, place, start, key, alive = (x[:R] for x in state.values())
+        token, row, place, start, key, limit, alive = (x[:R] for x in state.values())
         filled = torch.where(alive, place + 1, 1)  # (R,) a stopped row takes no time
         logits = decoder.logits(token, row, place, filled)  # (R, V)
         t = place + 1 - start  # (R,) which token of the completion is drawn
@@ -329,7 +330,7 @@ def generate(model, prompt_ids, prompt_mask, samples, keys, stops, max_new_token
         lengths[row] = torch.where(stopped, t + 1, lengths[row])
         token.copy_(new)
         place.add_(alive.long())
-        alive.logical_and_(~stopped & (t + 1 < T))
+        alive.logical_and_(~stopped & (t + 1 < limit))
 
     # No autocast: everything is cast already, and its cached casts would be stale inside a graph.
     with torch.autocast(device.type, enabled=False):

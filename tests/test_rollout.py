@@ -148,6 +148,25 @@ def test_a_text_depends_on_neither_batch_nor_neighbours():
     assert other.texts != together.texts
 
 
+@pytest.mark.parametrize("batch_size", [None, 8])
+def test_a_row_ends_at_the_limit_of_its_own_prompt(batch_size):
+    """The tokens before the limit are those of a longer call. A row that is cut has not finished,
+    also if it would draw its stop just after the limit."""
+    model, prompts = tiny(), [*PROMPTS, *PROMPTS]
+    options = {"samples": 4, "keys": range(6), "seed": 0}
+    whole = rollout.sample(model, Numbers(), prompts, max_new_tokens=40, **options)
+    limits = [11, 40, 7, 4, 20, 1]
+    found = rollout.sample(model, Numbers(), prompts, max_new_tokens=limits,
+                           batch_size=batch_size, **options)
+    for row, ids in enumerate(whole.sampled):
+        limit = limits[row // 4]
+        assert found.sampled[row] == ids[:limit]
+        assert found.finished[row] == (whole.finished[row] and len(ids) <= limit)
+        assert found.logprobs[row].count_nonzero() == found.lengths[row]
+    ends = [n - limits[row // 4] for row, n in enumerate(whole.lengths.tolist())]
+    assert min(ends) < 0 < max(ends) and 1 in ends and 0 in ends  # every kind of row is there
+
+
 def row_by_row(model, prompts, samples, new, temperature, seed, keys, pad_id, stops):
     """`sample` without a cache or a batch: each token of each row from the whole model's logits.
     Returns the fields of Rollouts as lists."""

@@ -203,31 +203,36 @@ def test_a_box_in_a_thought_that_the_prompt_opened_is_worth_nothing(monkeypatch)
     assert right.tolist() == [[1, 1]]
 
 
-def test_a_prefix_and_what_it_has_left_fit_where_prompt_and_completion_do():
-    """A prompt of 10, completions of 8, a context of 18: nothing longer is ever asked for."""
-    used = [0, 3, 5, 7, 0, 1]
-    lists = vine.rows_that_fit([10 + n for n in used], [8 - n for n in used], 18)
-    assert sorted(i for some in lists for i in some) == list(range(6))
-    for some in lists:
-        assert max(10 + used[i] for i in some) + max(8 - used[i] for i in some) <= 18
-    assert vine.rows_that_fit([10 + n for n in used], [8 - n for n in used], 25) == [[*range(6)]]
+def test_a_continuation_gets_what_its_completion_had_left(monkeypatch):
+    """A prompt of 10 and completions of 8 in a context of 18: nothing longer is ever sampled."""
+    used, calls = [0, 3, 5, 7, 0, 1], []
+    _, tokenizer = problems.load_policy("tiny")
+    model = Qwen3ForCausalLM(Qwen3Config(
+        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=8, num_hidden_layers=1,
+        head_dim=8, num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=18))
+    monkeypatch.setattr(vine, "sample", lambda *args, **options: calls.append(
+        rollout.sample(*args, **options)) or calls[-1])
+    _, tokens = vine.verdicts(model, tokenizer, [[5] * 10] * 6, [[6] * n for n in used], [ROW] * 6,
+                              4, 8)
+    lengths = calls[0].lengths.view(6, 4)
+    assert lengths.max(1).values.tolist() == [8 - n for n in used]
+    assert tokens == lengths.sum()
 
 
 def test_a_continuation_that_does_not_stop_is_worth_nothing(monkeypatch):
-    """Boxes again and again up to the cut, by its own length or by that of prefix and rest; one
-    token more and the stop is in it."""
+    """Boxes again and again up to the cut; with one token more, the stop is in it."""
     _, tokenizer = problems.load_policy("tiny")
     said = tokenizer(r"\boxed{7} \boxed{7}", add_special_tokens=False).input_ids
 
-    def sample(model, tokenizer, prompts, **options):
-        out = rollouts_of(prompts, [said + [tokenizer.eos_token_id]], tokenizer)
-        out.finished[:] = options["seed"]  # 1: it stopped
+    def sample(model, tokenizer, prompts, max_new_tokens, **options):
+        ids = [*said, tokenizer.eos_token_id][:max_new_tokens[0]]
+        out = rollouts_of(prompts, [ids], tokenizer)
+        out.finished[:] = len(ids) > len(said)
         return out
 
     monkeypatch.setattr(vine, "sample", sample)
-    for stopped, room, worth in ((True, len(said) + 2, 1), (True, len(said) + 1, 0),
-                                 (False, len(said) + 2, 0)):
-        right, _ = vine.verdicts(NOBODY, tokenizer, [[5]], [[6]], [ROW], 1, room, seed=stopped)
+    for room, worth in ((len(said) + 2, 1), (len(said) + 1, 0)):
+        right, _ = vine.verdicts(NOBODY, tokenizer, [[5]], [[6]], [ROW], 1, room)
         assert right.tolist() == [[worth]]
 
 
@@ -254,7 +259,7 @@ def test_a_step_draws_numbers_of_its_own_and_the_same_ones_again(monkeypatch):
                          settings(seed=seed, temperature=.7), Words(), NOBODY)
     seeds = [call.seed for call in calls]
     assert seeds[0] == seeds[1] and len(set(seeds)) == 3
-    assert (calls[0].temperature, calls[0].max_new_tokens) == (.7, 8)
+    assert (calls[0].temperature, calls[0].max_new_tokens) == (.7, [8, 7])
 
 
 def test_continuations_start_from_the_ids_that_were_sampled(monkeypatch):
