@@ -3,6 +3,7 @@ are those of the files in results/."""
 import json
 import re
 import shlex
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -257,8 +258,8 @@ def test_the_growth_table_is_that_of_its_file():
     """Each line is one of `growth.py --table`, and numbers of the text below are in it, too."""
     made = growth_figure.table(growth_figure.of_one_card(ROOT / "results/h200_growth.jsonl"))
     text = section(SPEED, "How the cost grows")
-    page = re.findall(r"(?m)^\| (?:what|ours|generate) .*", text)
-    assert len(page) == 12 and set(page) <= set(made.splitlines())
+    page = re.findall(r"(?m)^\| (?:what|ours|generate|trl) .*", text)
+    assert len(page) == 13 and set(page) <= set(made.splitlines())
     rates = [f"{GROWN[0][name]:.3g}" for name in (
         "copy_tb_per_second", "matrix_tflops", "matrix_tflops_sustained")]
     assert "copy, {} TB/s. For".format(rates[0]) in text
@@ -286,7 +287,7 @@ def test_where_the_memory_goes():
     assert "{:.0f} % of the peak at 128 rows of 640 tokens, and {:.0f} % at 256".format(
         *shares) in text
     assert sum(row["peak_gb"] > row["sampling_peak_gb"] for row in OURS.values()) == 1
-    assert not any("failed" in row for row in GROWN) and len(GROWN) == 20
+    assert not any("failed" in row for row in GROWN) and len(GROWN) == 21
 
 
 def test_what_is_said_about_growth():
@@ -315,6 +316,32 @@ def test_what_is_said_about_growth():
     step = row["sampling_seconds"] + row["update_seconds"]
     assert f"ours takes {step:.2f} s and {row['peak_gb']:.1f} GB here" in text
     assert f"its {other['peak_gb']:.1f} GB hold" in text
+    row, trl = ([json.loads(line) for line in (ROOT / "results/h200_growth_trl.jsonl").open()][i]
+                for i in (0, -1))
+    step = row["sampling_seconds"] + row["update_seconds"]
+    assert (row["what"], row["rows"], trl["what"], trl) == ("ours", 64, "trl", GROWN[-1])
+    assert f"ours took {step:.2f} s for the same step" in text
+    assert f"takes {trl['step_seconds'] / step:.0f} times" in text.replace("\n", " ")
+
+
+def test_the_first_steps_of_a_run_in_22_5_gb():
+    """A row is one of four runs of the same seven steps."""
+    lines = [json.loads(line) for line in (ROOT / "results/h200_first_steps.jsonl").open()]
+    text, pages = section(SPEED, "The main job on a 24 GB card"), []
+    for layers, cache in (("before", "empty"), ("before", "filled"), ("now", "empty"),
+                          ("now", "filled")):
+        run = [x for x in lines if (x["layers"], x["inductor_cache"]) == (layers, cache)]
+        first, *rest, sixth, last = (x["seconds"] for x in run)
+        sampling = first * run[0]["sampling_share"]
+        pages.append(f"{first:.1f} s, {sampling:.1f} of it sampling | {min(*rest, last):.1f} to "
+                     f"{max(*rest, last):.1f} s | {sixth:.1f} s | "
+                     f"{max(x['peak_gb'] for x in run):.1f} GB")
+    assert len(lines) == 28 and re.findall(r"(?m)^\| traced .*? \| .*? \| (.*) \|$", text) == pages
+    assert f"{lines[0]['reward']}" in text
+    assert len({x["reward"] for x in lines if x["step"] == 1}) == 1
+    steps = map(json.loads, (ROOT / "results/h200_defaults_uncompiled_3_steps.jsonl").open())
+    plain = "took {:.1f} s for its first step and {:.1f} and {:.1f} s for"
+    assert plain.format(*(step["seconds"] for step in steps)) in text
 
 
 def profile():
@@ -375,20 +402,30 @@ def test_where_a_sampled_token_s_time_goes():
     assert f"The other {rest:.2f} ms" in text and 1e3 * rest / 255 < 2
 
 
-def test_the_runs_on_24_gb_are_those_of_their_files():
-    text = section(SPEED, "The main job on a 24 GB card")
-    rewards = set()
-    for line in re.findall(r"(?m)^\|.* GB \| \[.*", text)[2:]:
-        steps = [json.loads(row) for row in
-                 (ROOT / re.search(r"results/\w+\.jsonl", line)[0]).open()]
-        first, rewards = steps[0], rewards | {steps[0]["reward"]}
-        assert f"| {first['seconds']:.1f} s, " in line
-        assert f" {first['seconds'] * first['sampling_share']:.1f} of it sampling" in line
-        later = [step["seconds"] for step in steps[1:5]]
-        if len(later) == 2:
-            assert "| " + " and ".join(f"{s:.1f}" for s in later) + " s |" in line
-        else:
-            sixth = steps[5]["seconds"]
-            assert f"| {min(later):.1f} to {max(later):.1f} s | {sixth:.1f} s |" in line
-        assert f"| {max(step['peak_gb'] for step in steps):.1f} GB |" in line
-    assert len(rewards) == 1 and f"all three, {rewards.pop()}." in text
+# ------------------------------------------------------------------ figures of examples/README.md
+
+EXAMPLES = (ROOT / "examples/README.md").read_text(encoding="utf-8")
+
+
+def test_the_table_of_two_cards_is_that_of_its_files():
+    calls = [json.loads((ROOT / f"results/{name}.json").read_text())
+             for name in ("h200_two_cards", "h200_two_cards_again")]
+    rows = re.findall(r"(?m)^\| (\d) x (\d+).*? \| (.*) \| (.*) \| ([\d.]+) GB \|$", EXAMPLES)
+    assert len(rows) == 3
+    for cards, completions, *columns, peak in rows:
+        name = f"{cards}x{completions}"
+        for cell, call in zip(columns, calls):
+            seconds = call[name]["step_seconds"][1:] if name in call else []
+            assert cell == (f"{statistics.median(seconds):.1f} ({min(seconds):.1f} to "
+                            f"{max(seconds):.1f})" if seconds else "-")
+            assert not seconds or f"{call[name]['peak_gb']:.1f}" == peak
+            assert not seconds or call[name]["same_weights"]
+
+
+def test_the_table_of_engines_is_that_of_its_file():
+    lines = [json.loads(line) for line in (ROOT / "results/h200_engines.jsonl").open()]
+    tiny = [line["steps"][0] for line in lines if line["model"] == "tiny"]
+    made = [f"{step['loss']} | {step['grad_norm']} | {step['reward']} | {step['credit/mean']:.3f}"
+            for step in tiny]
+    assert re.findall(r"(?m)^\| .*`(?:grail|delta)` \| (-.*) \|$", EXAMPLES) == made
+    assert all(len(line["steps"]) == 3 for line in lines) and len(lines) == 8
