@@ -327,7 +327,7 @@ def sample(model, tokenizer, prompts, *, samples=1, max_new_tokens, temperature=
         # slots, and a recurrent layer reads a gap like text.
         batches = [list(same) for batch in batches
                    for _, same in itertools.groupby(batch, key=lambda i: len(tokens[i]))]
-    done = [None] * N  # per prompt: (ids, lengths, finished, logprobs)
+    done, places = [], []  # per batch: (ids, lengths, finished, logprobs), and the rows' places
     with sampling(model), tqdm(total=samples * sum(limits), desc="sampling", unit="tok",
                                leave=False, disable=None) as bar:
         for batch in batches:
@@ -335,22 +335,25 @@ def sample(model, tokenizer, prompts, *, samples=1, max_new_tokens, temperature=
             most = torch.tensor([limits[i] for i in batch], device=device)  # (n,)
             out = loop(model, ids, mask, samples, keys[batch].flatten(), stops,
                        most.repeat_interleave(samples), temperature, top_p, top_k, pad_id, bar)
-            for i, *rows in zip(batch, *(part.split(samples) for part in out)):
-                done[i] = rows
+            done.append(out)
+            places += [i * samples + j for i in batch for j in range(samples)]
     ids, lengths, finished, logprobs = zip(*done)
-    if not all(part.isfinite().all() for part in logprobs):
-        raise FloatingPointError("the policy's logits are not finite; are the --model's weights?")
     T = max(part.shape[1] for part in ids)
+    back = torch.tensor(places, device=device).argsort()  # (B,) to the order of `prompts`
 
-    def widen(parts, fill):
+    def joined(parts, fill):
+        """(B, T): the rows of all batches, each as wide as the longest completion."""
         return torch.cat([torch.nn.functional.pad(part, (0, T - part.shape[1]), value=fill)
-                          for part in parts])  # (B, T)
+                          for part in parts])[back]
 
-    prompt_ids, prompt_mask = pad(tokens, pad_id, "left", device)     # (N, P) each
-    completion_ids, lengths = widen(ids, pad_id), torch.cat(lengths)  # (B, T), (B,)
+    prompt_ids, prompt_mask = pad(tokens, pad_id, "left", device)                 # (N, P) each
+    completion_ids, logprobs = joined(ids, pad_id), joined(logprobs, 0.0)         # (B, T) each
+    lengths, finished = torch.cat(lengths)[back], torch.cat(finished)[back]       # (B,) each
+    if not logprobs.isfinite().all():
+        raise FloatingPointError("the policy's logits are not finite; are the --model's weights?")
     spoken = [row[:n] for row, n in zip(completion_ids.tolist(), lengths.tolist())]
     texts = tokenizer.batch_decode(spoken, skip_special_tokens=True,
                                    clean_up_tokenization_spaces=False)
     return Rollouts(prompt_ids.repeat_interleave(samples, 0),
                     prompt_mask.repeat_interleave(samples, 0),
-                    completion_ids, lengths, torch.cat(finished), widen(logprobs, 0.0), texts)
+                    completion_ids, lengths, finished, logprobs, texts)

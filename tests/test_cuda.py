@@ -19,7 +19,7 @@ import oar
 import problems
 import rollout
 import saliency
-from engine import decode, graphs
+from engine import attention, decode, graphs
 from logprobs import forward_pass, scores
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
@@ -53,8 +53,8 @@ def test_the_kernel_attends_like_plain_pytorch(R, kv_heads, group, D, norm):
     norms = (normal(D).abs(), normal(D).abs()) if norm else (None, None)
     rest = (rows, places, places + 1, normal(slots, D), normal(slots, D), *norms, 1e-6)
     exact = [x.float() for x in (keys, values)]
-    want = decode.attend(qkv.float(), *exact, *rest)
-    got = decode.attend_on_card(qkv, keys, values, *rest)
+    want = attention.attend(qkv.float(), *exact, *rest)
+    got = attention.attend_on_card(qkv, keys, values, *rest)
     assert (got.float() - want).norm() / want.norm() < 5e-3
     assert all((a.float() - b).norm() / b.norm() < 5e-3 for a, b in zip((keys, values), exact))
 

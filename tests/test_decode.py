@@ -1,6 +1,7 @@
 """The fast decode step against Hugging Face's forward and against the simple loop, on a CPU."""
 import functools
 import importlib.util
+import random
 
 import pytest
 import torch
@@ -32,6 +33,34 @@ def test_logits_of_a_decode_step_are_the_model_s(architecture, tied):
                 whole = torch.cat([ids[row // 2][mask[row // 2]], said[row, :i + 1]])
                 want = model(whole[None]).logits[0, -1]
                 torch.testing.assert_close(got[row], want, atol=2e-5, rtol=1e-5)
+
+
+def test_a_longest_prompt_that_begins_with_another():
+    """Against a double loop; prompts of two letters, so many begin alike, and some are equal."""
+    draw = random.Random(0)
+    prompts = [[draw.randrange(2) for _ in range(draw.randrange(1, 6))] for _ in range(60)]
+    whole = [one for one in prompts if not any(
+        other[:len(one)] == one and len(other) > len(one) for other in prompts)]
+    found = decode.longest_with(prompts)
+    for one, i in zip(prompts, found):
+        assert prompts[i] in whole and prompts[i][:len(one)] == one
+    assert len(set(found)) == len(set(map(tuple, whole))) < 30
+
+
+def test_what_begins_another_prompt_is_not_computed_again(monkeypatch):
+    """The same texts, and the model reads 2 of 5 prompts: the fourth is the first again."""
+    model, read = tiny("qwen3", True), []
+    prompts = [[5, 6, 7], [5, 6, 7, 8, 9], [3, 4], [5, 6, 7], [5]]
+    sample = functools.partial(rollout.sample, model, Numbers(), prompts, samples=3, seed=5,
+                               max_new_tokens=[20, 9, 30, 12, 25])
+    want = sample()
+    monkeypatch.setattr(rollout, "generate", functools.partial(
+        decode.generate, draw=rollout.draw, new_cache=rollout.Cache))
+    model.base_model.register_forward_pre_hook(lambda _, args: read.append(args[0].tolist()))
+    got = sample()
+    assert sorted(read[0]) == [[3, 4, 0, 0, 0], [5, 6, 7, 8, 9]] and len(read) == 1
+    assert got.completion_ids.tolist() == want.completion_ids.tolist()
+    torch.testing.assert_close(got.logprobs, want.logprobs, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("settings", [{}, {"temperature": .7}, {"temperature": 0.}, {"top_p": .8},
