@@ -9,7 +9,7 @@ TRL's loss accepts one advantage per token as well as one per completion. So we 
 Accumulation, inner iterations, --loss_type and all defaults stay TRL's. It costs another forward of
 the batch and a backward to the embeddings (OAR-G: 5 and 4; DelTA: 1 and none). Tested with TRL
 0.29.0, 1.0.0 and 1.16.0. For several cards and vLLM, see examples/README.md.
-What we left out, all refused: images, tools, FSDP 1, GRAIL and OAR-G under FSDP, Liger's loss.
+What we left out, all refused: images, tools, FSDP 1, OAR-G under FSDP, Liger's loss.
 """
 import json
 import sys
@@ -70,8 +70,8 @@ class CreditGRPOTrainer(GRPOTrainer):
     def __init__(self, *args, credit="grail", **kwargs):
         super().__init__(*args, **kwargs)
         self.credit, fsdp = credit, self.is_fsdp_enabled
-        if credit not in ("none", "delta", "grail", "oar-g")[:2 if fsdp else 4]:
-            raise ValueError(f"--credit {credit}: use delta, none or, without FSDP, grail, oar-g.")
+        if credit not in ("none", "delta", "grail", "oar-g")[:3 if fsdp else 4]:
+            raise ValueError(f"--credit {credit}: use grail, delta, none or, without FSDP, oar-g.")
         if credit != "none" and (self.args.use_liger_kernel
                                  or fsdp and not self.accelerator.is_fsdp2):
             raise ValueError(f"--credit {credit}: use neither Liger's kernels nor FSDP 1 with it.")
@@ -101,11 +101,17 @@ class CreditGRPOTrainer(GRPOTrainer):
         model = accelerator.unwrap_model(self.model)
         base = getattr(model, "get_base_model", lambda: model)()  # under PEFT: with the adapters
 
+        # GRAIL and OAR-G do not need the log-probabilities. FSDP 2 even forbids them: accelerate
+        # gathers the LM head together with the last norm, and frees both after the backward of any
+        # call of the head. So a second call, for the answer's own loss, would find no norm.
+        known = None if self.credit == "delta" else logprobs
+
         def inside(rows):
             with accelerator.autocast(), torch.set_grad_enabled(self.credit != "delta"):
                 forward = forward_pass(
-                    base, rollouts, rows, self.temperature, rewards=None, advantages=A[rows],
-                    tokenizer=self.processing_class, texts=[texts[i] for i in rows.tolist()])
+                    base, rollouts, rows, self.temperature, known, rewards=None,
+                    advantages=A[rows], tokenizer=self.processing_class,
+                    texts=[texts[i] for i in rows.tolist()])
             t = forward.logprobs.shape[1]
             if self.credit == "delta":
                 logprobs[rows, :t] = forward.logprobs
