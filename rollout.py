@@ -21,6 +21,7 @@ What we left out, on purpose: beam search, repetition penalties, several servers
 """
 import functools
 import itertools
+import operator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -80,7 +81,7 @@ def refuse_beyond_context(config, prompt, new):
     """Raise BadInput unless `prompt` tokens and `new` more fit in the model's context."""
     most, why = longest_row(config)
     if prompt + new > most:
-        raise BadInput(f"--max-new-tokens {new}: after the longest prompt, of {prompt:,} tokens, "
+        raise BadInput(f"--max-new-tokens {new}: after a prompt of {prompt:,} tokens "
                        f"they exceed {why}; at most {max(0, most - prompt):,} fit.")
 
 
@@ -232,25 +233,27 @@ def generate(model, prompt_ids, prompt_mask, samples, keys, stops, limits, tempe
     # argument without a name: transformers 5.24 renamed past_key_values to cache.
     out = model.base_model(prompt_ids, prompt_mask, None, cache, use_cache=True)
     repeat_rows(cache, len(prompt_ids), samples, prompt_ids.device)  # one prefill for the group
-    last = prompt_mask.sum(1) - 1  # (n,)
-    hidden = out.last_hidden_state[torch.arange(len(last), device=last.device), last]  # (n, H)
+    end = prompt_mask.sum(1) - 1  # (n,)
+    hidden = out.last_hidden_state[torch.arange(len(end), device=end.device), end]  # (n, H)
     logits = lm_head(model)(hidden).repeat_interleave(samples, 0)  # (B, V)
     mask = prompt_mask.repeat_interleave(samples, 0)  # (B, P)
+    last = mask.sum(1) + limits - 1  # (B,) the last position that a row may have
     B, T, device = len(mask), int(limits.max()), mask.device
     ids = torch.full((B, T), pad_id, device=device)             # (B, T)
     logprobs = torch.zeros(B, T, device=device)                 # (B, T)
     lengths = limits.clone()                                    # (B,)
     finished = torch.zeros(B, dtype=torch.bool, device=device)  # (B,)
     rows = torch.arange(B, device=device)                       # (R,) rows still in the batch
+    alive = B
     for t in range(T):
         token, logprob = draw(logits, uniforms(keys[rows], t), temperature, top_p, top_k)  # (R,)
         ids[rows, t], logprobs[rows, t] = token, logprob
+        bar.update(alive)
         stopped = torch.isin(token, stops) & (t < lengths[rows])  # (R,)
         lengths[rows[stopped]] = t + 1
         finished[rows[stopped]] = True
         speaking = t + 1 < lengths[rows]  # (R,)
         alive = int(speaking.sum())
-        bar.update(alive)
         if alive == 0:
             break
         if alive <= 0.75 * len(rows):  # not at every stop, because copying the cache takes time
@@ -258,8 +261,11 @@ def generate(model, prompt_ids, prompt_mask, samples, keys, stops, limits, tempe
             select_rows(cache, keep)
             rows, token, mask = rows[keep], token[keep], mask[keep]
         mask = torch.cat([mask, mask.new_ones(len(rows), 1)], 1)  # (R, P + t + 1)
-        out = model(token[:, None], mask, mask.sum(1, keepdim=True) - 1, cache,
-                    use_cache=True, logits_to_keep=1)
+        # A row that has ended may still be in the batch. Its position stays within its limit,
+        # because some kinds of RoPE change for all rows when one position leaves the context.
+        position = (mask.sum(1) - 1).minimum(last[rows])  # (R,)
+        out = model(token[:, None], mask, position[:, None], cache, use_cache=True,
+                    logits_to_keep=1)
         logits = out.logits[:, -1]  # (R, V)
     T = int(lengths.max())
     # Erase the tokens that finished rows got before they left the batch.
@@ -295,16 +301,17 @@ def sample(model, tokenizer, prompts, *, samples=1, max_new_tokens, temperature=
     (default all). Raises ValueError for no prompt, no tokens, or samples or max_new_tokens below 1;
     BadInput for too small a context.
     """
-    N = len(prompts)
-    limits = [max_new_tokens] * N if isinstance(max_new_tokens, int) else list(max_new_tokens)
-    if not prompts or min(limits) < 1 or samples < 1:
-        raise ValueError("sample() needs at least one prompt, one sample and one new token.")
+    N, many = len(prompts), isinstance(max_new_tokens, (list, tuple))
+    limits = [operator.index(n) for n in (max_new_tokens if many else [max_new_tokens] * N)]
+    if not prompts or len(limits) != N or min(limits) < 1 or samples < 1:
+        raise ValueError("sample() needs at least one prompt, one sample and one new token, and "
+                         "one limit or a limit for each prompt.")
     if isinstance(prompts[0], str):
         tokens = tokenizer(list(prompts), add_special_tokens=False).input_ids
     else:
         tokens = [list(ids) for ids in prompts]
-    slots, longest = max((len(ids) + new, i) for i, (ids, new) in enumerate(zip(tokens, limits)))
-    refuse_beyond_context(model.config, len(tokens[longest]), limits[longest])
+    ends, i = max((len(ids) + new, i) for i, (ids, new) in enumerate(zip(tokens, limits)))
+    refuse_beyond_context(model.config, len(tokens[i]), limits[i])
     if not all(tokens):
         raise ValueError(f"prompt {tokens.index([])} has no tokens; "
                          "a base model needs a text or a BOS.")
@@ -314,13 +321,13 @@ def sample(model, tokenizer, prompts, *, samples=1, max_new_tokens, temperature=
     keys = keys.view(N, samples)  # (N, samples)
     order = sorted(range(N), key=lambda i: len(tokens[i]))  # similar lengths: less padding
     chunk = max(1, (batch_size or N * samples) // samples)  # prompts at a time
-    loop = generate
+    loop, slots = generate, max(map(len, tokens)) + max(limits)  # of the cache, in a row
     if device.type == "cuda":
-        chunk = prompts_that_fit(model, chunk, slots * samples)
         if decode.supports(model):
-            loop = functools.partial(decode.generate, draw=draw, new_cache=Cache)
+            loop, slots = functools.partial(decode.generate, draw=draw, new_cache=Cache), ends
         else:
             say_once(f"{model.config.model_type}: no fast decode step, the simple loop samples")
+        chunk = prompts_that_fit(model, chunk, slots * samples)
     batches = [order[i:i + chunk] for i in range(0, N, chunk)]
     if slots > narrowest_window(model.config) or has_recurrent_layers(model.config):
         # Here a batch must have no gaps after short prompts. A sliding window counts a gap's cache

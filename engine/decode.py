@@ -115,11 +115,11 @@ def draw_by_blocks(logits, u, temperature, width=256):
 
 
 def longest_with(prompts):
-    """For each prompt (a list of ids) the place of one that begins with it and is not the beginning
-    of a longer one. A prompt with which no other begins has its own place."""
+    """For each prompt (a list of ids) the place of a prompt that starts with it and is as long as
+    possible: the start of no longer one. Often that is the prompt itself."""
     order = sorted(range(len(prompts)), key=lambda i: prompts[i])
     found = list(range(len(prompts)))
-    # In this order, what begins with a prompt follows it directly.
+    # In this order, the prompts that start with a prompt follow it directly.
     for i, after in reversed(list(zip(order, order[1:]))):
         if prompts[after][:len(prompts[i])] == prompts[i]:
             found[i] = found[after]
@@ -168,8 +168,8 @@ class Decoder:
 
     def prefill(self, model, cache, prompt_ids, prompt_mask, samples):
         """Fill our cache from n right-padded prompts (n, P), each copied for its samples. `cache`
-        is an empty one of Hugging Face's. A prompt with which another one begins is not computed:
-        its keys and values are the first ones of the other. (vine.py has many of them.)"""
+        is an empty one of Hugging Face's. If a prompt is the start of another, only the other is
+        computed: its first keys and values are those of both. (vine.py has many such prompts.)"""
         longest = longest_with([ids[:size] for ids, size in zip(
             prompt_ids.tolist(), prompt_mask.sum(1).tolist())])
         whole = sorted(set(longest))  # m of the n prompts

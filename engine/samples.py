@@ -18,7 +18,7 @@ from engine.files import begins_like, lock
 ROOT = Path(__file__).resolve().parent.parent
 # These files load, ask, sample and grade, so a sample depends on them.
 CODE = ("problems", "benchmarks", "models", "logprobs", "rollout", "verify", "engine/seeds",
-        "engine/caches", "engine/context", "engine/decode")
+        "engine/attention", "engine/caches", "engine/context", "engine/decode")
 
 
 def describe(model, problems, **settings):

@@ -101,9 +101,9 @@ class CreditGRPOTrainer(GRPOTrainer):
         model = accelerator.unwrap_model(self.model)
         base = getattr(model, "get_base_model", lambda: model)()  # under PEFT: with the adapters
 
-        # GRAIL and OAR-G do not need the log-probabilities. FSDP 2 even forbids them: accelerate
-        # gathers the LM head together with the last norm, and frees both after the backward of any
-        # call of the head. So a second call, for the answer's own loss, would find no norm.
+        # GRAIL and OAR-G need no log-probabilities: the LM head runs for the answer's loss alone.
+        # Under FSDP 2 it may run only once: accelerate (from 1.14 on) groups it with the last norm,
+        # and the backward of a second call frees the group before the norm's own backward.
         known = None if self.credit == "delta" else logprobs
 
         def inside(rows):

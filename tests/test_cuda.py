@@ -63,12 +63,15 @@ def test_a_stopped_row_and_the_scorer_agree_with_the_graph():
     """Captured sampling: its log-probs are the scorer's in bf16, its lengths end at the stop."""
     model = model_on("cuda")
     assert decode.supports(model)
-    out = rollout.sample(model, Numbers(), PROMPTS, samples=32, max_new_tokens=96, seed=1)
+    prompts = [*PROMPTS, PROMPTS[0][:5]]  # the last is the start of the first: its keys are shared
+    out = rollout.sample(model, Numbers(), prompts, samples=32, max_new_tokens=[96, 96, 96, 20],
+                         seed=1)
+    assert out.lengths[-32:].max() == 20
     ends = out.completion_ids.gather(1, out.lengths[:, None] - 1)[:, 0]
     assert torch.equal((ends == 60) | (ends == 1), out.finished)  # the model's and Numbers' stop
     assert 5 < int(out.finished.sum()) < 96
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
-        forward = forward_pass(model, out, torch.arange(96), 1.0, texts=[], rewards=None,
+        forward = forward_pass(model, out, torch.arange(128), 1.0, texts=[], rewards=None,
                                     advantages=None, tokenizer=None)
     gap = (forward.logprobs - out.logprobs).abs()
     assert gap.mean() < 5e-3 and gap.max() < 0.1

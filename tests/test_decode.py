@@ -35,7 +35,7 @@ def test_logits_of_a_decode_step_are_the_model_s(architecture, tied):
                 torch.testing.assert_close(got[row], want, atol=2e-5, rtol=1e-5)
 
 
-def test_a_longest_prompt_that_begins_with_another():
+def test_which_prompt_has_the_keys_of_each_prompt():
     """Against a double loop; prompts of two letters, so many begin alike, and some are equal."""
     draw = random.Random(0)
     prompts = [[draw.randrange(2) for _ in range(draw.randrange(1, 6))] for _ in range(60)]
@@ -57,7 +57,10 @@ def test_what_begins_another_prompt_is_not_computed_again(monkeypatch):
     monkeypatch.setattr(rollout, "generate", functools.partial(
         decode.generate, draw=rollout.draw, new_cache=rollout.Cache))
     model.base_model.register_forward_pre_hook(lambda _, args: read.append(args[0].tolist()))
+    built, slots = decode.Decoder, []
+    monkeypatch.setattr(decode, "Decoder", lambda *args: slots.append(args[2]) or built(*args))
     got = sample()
+    assert slots == [2 + 30]  # the longest row, not the longest prompt and the largest limit
     assert sorted(read[0]) == [[3, 4, 0, 0, 0], [5, 6, 7, 8, 9]] and len(read) == 1
     assert got.completion_ids.tolist() == want.completion_ids.tolist()
     torch.testing.assert_close(got.logprobs, want.logprobs, atol=1e-5, rtol=1e-5)

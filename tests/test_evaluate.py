@@ -668,7 +668,7 @@ def test_the_header_knows_the_code_and_its_commit(tmp_path, monkeypatch):
     """The hash is of the files that load, ask, sample and grade, and of no other; the commit is
     named, and whether a file was changed since. Without git there is none."""
     used = ["problems", "benchmarks", "models", "logprobs", "rollout", "verify", "engine/seeds",
-            "engine/caches", "engine/context", "engine/decode"]
+            "engine/attention", "engine/caches", "engine/context", "engine/decode"]
     (tmp_path / "engine").mkdir()
     for name in [*used, "grpo"]:
         (tmp_path / f"{name}.py").write_text(f"# {name}")

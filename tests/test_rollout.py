@@ -148,10 +148,27 @@ def test_a_text_depends_on_neither_batch_nor_neighbours():
     assert other.texts != together.texts
 
 
+class Bar:
+    """Counts what a progress bar is told."""
+    def __init__(self, total, **_):
+        self.total, self.n = total, 0
+
+    def __enter__(self):
+        Bar.last = self
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def update(self, n):
+        self.n += n
+
+
 @pytest.mark.parametrize("batch_size", [None, 8])
-def test_a_row_ends_at_the_limit_of_its_own_prompt(batch_size):
+def test_a_row_ends_at_the_limit_of_its_own_prompt(batch_size, monkeypatch):
     """The tokens before the limit are those of a longer call. A row that is cut has not finished,
-    also if it would draw its stop just after the limit."""
+    also if it would draw its stop just after the limit. No row is asked for more."""
+    monkeypatch.setattr(rollout, "tqdm", Bar)
     model, prompts = tiny(), [*PROMPTS, *PROMPTS]
     options = {"samples": 4, "keys": range(6), "seed": 0}
     whole = rollout.sample(model, Numbers(), prompts, max_new_tokens=40, **options)
@@ -163,6 +180,7 @@ def test_a_row_ends_at_the_limit_of_its_own_prompt(batch_size):
         assert found.sampled[row] == ids[:limit]
         assert found.finished[row] == (whole.finished[row] and len(ids) <= limit)
         assert found.logprobs[row].count_nonzero() == found.lengths[row]
+    assert (Bar.last.total, Bar.last.n) == (4 * sum(limits), found.lengths.sum())
     ends = [n - limits[row // 4] for row, n in enumerate(whole.lengths.tolist())]
     assert min(ends) < 0 < max(ends) and 1 in ends and 0 in ends  # every kind of row is there
 
@@ -443,12 +461,14 @@ def test_what_does_not_fit_is_said_to_the_token():
         with pytest.raises(rollout.BadInput) as refused:
             rollout.refuse_beyond_context(config, prompt, new)
         assert str(refused.value) == (
-            f"--max-new-tokens {new}: after the longest prompt, of {prompt:,} tokens, they "
+            f"--max-new-tokens {new}: after a prompt of {prompt:,} tokens they "
             f"exceed the model's context of 2,048; at most {fit} fit.")
 
 
 def test_bad_requests_are_refused():
-    for prompts, options in (([], {}), (["5", ""], {}), (["5"], {"samples": 0})):
+    for prompts, options in (([], {}), (["5", ""], {}), (["5"], {"samples": 0}),
+                             (["5", "6"], {"max_new_tokens": [2, 0]}),
+                             (["5", "6"], {"max_new_tokens": [2]})):
         with pytest.raises(ValueError):
             rollout.sample(tiny(), Numbers(), prompts, **{"max_new_tokens": 2, **options})
 
@@ -462,6 +482,20 @@ def test_a_sliding_window_is_not_used_up_by_the_gap_after_a_short_prompt():
     prompts = ["5 6 7", " ".join(str(3 + i % 20) for i in range(30)), "8 9 10"]
     out = rollout.sample(model, Numbers(), prompts, samples=3, max_new_tokens=30, seed=2)
     assert (scores(model, out) - out.logprobs).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("kind, most, more", [
+    ("gemma3", 32, {"sliding_window": 32}),
+    ("llama", 128, {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.}})])
+def test_each_row_alone_fits_a_window_or_a_context_that_rows_together_do_not(kind, most, more):
+    """Limits that end at `most`. The gap after a short prompt would use up the window. A row that
+    has ended would leave the context, where this RoPE changes for all rows."""
+    model, long = tiny(kind, **more), most - 4
+    prompts = ["5 6 7", " ".join(str(3 + i % 20) for i in range(long)), "8 9", "10", "11 12 13"]
+    limits = [most - 3, 4, most - 2, most - 1, most - 3]
+    out = rollout.sample(model, Numbers(), prompts, max_new_tokens=limits, seed=4)
+    assert (scores(model, out) - out.logprobs).abs().max() < 1e-4
+    assert out.lengths.max() > 20 and not out.finished[1]
 
 
 def test_the_cache_holds_keys_in_the_values_dtype():

@@ -3,6 +3,7 @@
 Slow: it makes an environment of its own, of transformers 4.57.3 over the installed torch, and needs
 a package index for that. Without one it is skipped.
 """
+import functools
 import json
 import shutil
 import subprocess
@@ -45,13 +46,16 @@ def python4(tmp_path_factory):
     """The Python of an environment with transformers 4.57.3 over the packages that are installed
     here; what it needs in other versions (tokenizers, huggingface_hub) comes with it."""
     folder = tmp_path_factory.mktemp("transformers4")
-    commands = [[sys.executable, "-m", "venv", "--system-site-packages", folder],
-                [folder / "bin/python", "-m", "pip", "install", "-q", f"transformers=={VERSION}"]]
-    for command in commands:
-        try:
-            subprocess.run(command, check=True, capture_output=True, timeout=300, text=True)
-        except (OSError, subprocess.SubprocessError) as error:
-            pytest.skip(f"no environment with transformers {VERSION}: {error}")
+    run = functools.partial(subprocess.run, check=True, capture_output=True, timeout=300, text=True)
+    try:
+        run([sys.executable, "-m", "venv", folder])
+        # Not --system-site-packages: inside an environment that would not be its packages.
+        site, = folder.glob("lib/python*/site-packages")
+        (site / "ours.pth").write_text("\n".join(
+            path for path in sys.path if path.endswith("-packages")))
+        run([folder / "bin/python", "-m", "pip", "install", "-q", f"transformers=={VERSION}"])
+    except (OSError, subprocess.SubprocessError) as error:
+        pytest.skip(f"no environment with transformers {VERSION}: {error}")
     yield folder / "bin/python"
     shutil.rmtree(folder)
 

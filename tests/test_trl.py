@@ -269,6 +269,7 @@ def one_of_two(rank, port, work, folder):
     """Process `rank` of two: what a launcher would set, then work(folder)."""
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2",
                    "RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
+    torch.set_num_threads(1)  # a fork has no second thread, and would wait for it
     AcceleratorState._reset_state(True)  # that of the tests before, which knew one process
     work(folder)
 
@@ -475,6 +476,13 @@ def test_mistakes_are_one_sentence(tmp_path, monkeypatch, capsys):
             trl_grail.main([*argv, "--use_cpu", "--bf16", "false", "--output_dir", str(tmp_path)])
     with pytest.raises(ValueError, match="oar-g"):
         trainer_of("gral", tmp_path)
+    fsdp = SimpleNamespace(is_fsdp2=True, device=torch.device("cpu"))
+    monkeypatch.setattr(GRPOTrainer, "__init__", lambda self, *_, **__: vars(self).update(
+        is_fsdp_enabled=True, accelerator=fsdp, args=SimpleNamespace(use_liger_kernel=False)))
+    for credit in ("grail", "delta", "none"):
+        trl_grail.CreditGRPOTrainer(credit=credit)
+    with pytest.raises(ValueError, match="without FSDP, oar-g"):
+        trl_grail.CreditGRPOTrainer(credit="oar-g")
     monkeypatch.setitem(sys.modules, "trl", None)
     with pytest.raises(SystemExit) as stop:
         runpy.run_path(str(ROOT / "examples" / "trl_grail.py"))
