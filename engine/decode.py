@@ -18,10 +18,10 @@ fuses what is easy to fuse, and captures it as a CUDA graph, which replays it in
     draw the next token, store it, stop the rows that drew a stop token
 
 The step never waits for the CPU, which checks only every 16 steps whether a row is unfinished. A
-row reads only the filled part of its own cache. When half of the rows have stopped, the unfinished
-rows move to the front of the state, and a graph of half the size takes over. The cache does not
-move. Weights are cast to bf16 once per call. Cache and graphs live for one call: a capture costs
-about as much as two plain steps, and the update needs the memory.
+row reads only the filled part of its own cache. When half of the rows have stopped (of many rows, a
+quarter), the unfinished rows move to the front of the state, and a smaller graph takes over. The
+cache does not move. Weights are cast to bf16 once per call. Cache and graphs live for one call: a
+capture costs about as much as two plain steps, and the update needs the memory.
 
 What we left out, on purpose: paged caches, refilling a stopped row, several cards, quantisation,
 one kernel for a whole layer (docs/speed.md says what that could gain).
@@ -199,6 +199,16 @@ class Decoder:
 # -------------------------------------------------------------------------- the loop
 
 
+def rows_of_graph(alive, R):
+    """How many rows the next graph has, if `alive` of R are unfinished. A new graph must pay for
+    its capture: with many rows it does when a quarter has stopped, else when half has."""
+    if R > 512 and alive <= 0.75 * R:
+        R = -(-alive // 64) * 64
+    while alive <= R // 2 and R > 8:
+        R //= 2
+    return R
+
+
 def generate(model, prompt_ids, prompt_mask, samples, keys, stops, limits, temperature, top_p,
              top_k, pad_id, bar, draw, new_cache):
     """A fast rollout.generate with the same arguments and results.
@@ -248,13 +258,11 @@ def generate(model, prompt_ids, prompt_mask, samples, keys, stops, limits, tempe
                 bar.update(16 * alive)
                 if alive == 0:
                     break
-                if alive <= R // 2 and R > 8:
+                if (fewer := rows_of_graph(alive, R)) < R:
                     front = state["alive"].argsort(descending=True, stable=True)  # (B,)
                     for x in state.values():
                         x.copy_(x[front])
-                    while alive <= R // 2 and R > 8:
-                        R //= 2
-                    graph = None
+                    R, graph = fewer, None
             if device.type != "cuda":
                 step(R)
             elif graph:

@@ -35,6 +35,34 @@ def test_logits_of_a_decode_step_are_the_model_s(architecture, tied):
                 torch.testing.assert_close(got[row], want, atol=2e-5, rtol=1e-5)
 
 
+def test_a_graph_has_room_for_all_that_are_unfinished():
+    """Never fewer rows than are unfinished, never more than before; many rows are left sooner."""
+    for R in (1, 7, 8, 9, 64, 100, 512, 513, 700, 1000, 4400):
+        for alive in range(1, R + 1):
+            fewer = decode.rows_of_graph(alive, R)
+            assert alive <= fewer <= R
+            few = max(8, 2 * alive + 1)
+            assert fewer <= (max(alive + 63, alive / 0.75) if R > 512 else few)
+    found = [decode.rows_of_graph(*x) for x in ((51, 100), (50, 100), (3, 100), (3300, 4400),
+                                                (3301, 4400), (9, 4400))]
+    assert found == [100, 50, 6, 3328, 4400, 16]
+
+
+def test_many_rows_are_drawn_as_the_simple_loop_draws_them(monkeypatch):
+    """More than 512 rows, of which a few stop at every step."""
+    model = tiny("qwen3", True)
+    sample = functools.partial(rollout.sample, model, Numbers(), PROMPTS, samples=300, seed=5,
+                               max_new_tokens=40)
+    want = sample()
+    monkeypatch.setattr(rollout, "generate", functools.partial(
+        decode.generate, draw=rollout.draw, new_cache=rollout.Cache))
+    asked, ask = [], decode.rows_of_graph
+    monkeypatch.setattr(decode, "rows_of_graph", lambda *x: asked.append(ask(*x)) or asked[-1])
+    got = sample()
+    assert got.completion_ids.tolist() == want.completion_ids.tolist()
+    assert 450 < max(x for x in asked if x < 900) < 900  # a graph of 64 k rows took over
+
+
 def test_which_prompt_has_the_keys_of_each_prompt():
     """Against a double loop; prompts of two letters, so many begin alike, and some are equal."""
     draw = random.Random(0)
