@@ -26,11 +26,12 @@ sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 import bench_cards
 import trl_grail
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState
+from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import DistributedType
 from datasets import Dataset
 from peft import LoraConfig
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.utils.rnn import pad_sequence
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
@@ -366,6 +367,53 @@ def test_the_command_line_trains(steps, tmp_path, monkeypatch):
     assert any(not torch.equal(start[n], p) for n, p in trainer.model.state_dict().items())
     if steps == 8:
         assert sum(rewards[-4:]) / 4 > sum(rewards[:2]) / 2 + 0.1, rewards
+
+
+def two_steps(credit, sharded, folder):
+    """The command line in one of two processes; process 0 writes what TRL logs. sharded: accelerate
+    splits the model by FSDP 2. It does so on cards alone, so it is told that there are some."""
+    class Logged(trl_grail.CreditGRPOTrainer):
+        def log(self, *args):
+            super().log(*args)
+            assert isinstance(self.model, FSDPModule) == sharded
+            logs = self.state.log_history[-1]
+            if "reward" in logs and self.is_world_process_zero():
+                with (folder / f"{credit}-{sharded}.jsonl").open("a") as file:
+                    file.write(json.dumps({k: logs[k] for k in SAME}) + "\n")
+
+    if sharded:
+        os.environ |= {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2",
+                       "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP"}
+        begin = PartialState.__init__
+
+        def as_cards(self, *args, **options):
+            begin(self, *args, **options)
+            if self.distributed_type == DistributedType.MULTI_CPU:
+                self.distributed_type = DistributedType.MULTI_GPU
+        PartialState.__init__ = as_cards
+    trl_grail.CreditGRPOTrainer = Logged
+    trl_grail.main(f"""--credit {credit} --max_steps 2 --per_device_train_batch_size 8
+        --gradient_accumulation_steps 2 --max_completion_length 40 --learning_rate 1e-4 --seed 3
+        --logging_steps 1 --report_to none --use_cpu --bf16 false --save_strategy no
+        --disable_tqdm true --output_dir {folder}""".split())
+    os._exit(0)  # at a usual end, FSDP's threads would abort this process
+
+
+SAME = ["reward", "loss", "grad_norm", "credit/mean", "credit/fallback"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("credit", ["grail", "delta"])
+def test_the_command_line_trains_a_model_in_shards_like_copies_of_it(credit, tmp_path):
+    """Whole steps: TRL's forward, the optimizer and weights that are gathered anew. (How accelerate
+    groups the modules once made the extra backward read memory that was freed.)"""
+    logs = []
+    for sharded in (False, True):
+        in_two_processes(functools.partial(two_steps, credit, sharded), tmp_path)
+        lines = (tmp_path / f"{credit}-{sharded}.jsonl").read_text().splitlines()
+        logs.append([list(json.loads(line).values()) for line in lines])
+    copies, shards = torch.tensor(logs, dtype=torch.float64)  # (2 steps, 5) each
+    assert copies.shape == (2, 5) and (copies - shards).abs().max() < 1e-4
 
 
 SMALL_BENCH = ["--small", "--tokens", "24", "--steps", "2", "--out", "cards.json"]
