@@ -28,7 +28,7 @@ from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench import NEAR_END, SHAPE, SMALL
-from trl_grail import CreditGRPOTrainer
+from trl_grail import CreditGRPOTrainer, leave
 
 import saliency
 from engine.errors import BadInput, run_cli
@@ -85,6 +85,7 @@ def worker(args):
             "peak_gb": torch.cuda.max_memory_allocated() / 1e9 if cuda else 0.0,
             "credit_fallback": logs[-1]["credit/fallback"] if logs else None,
             "same_weights": bool((all_of == all_of[0]).all())}))
+    leave(trainer.accelerator)
 
 
 def check(args):

@@ -162,6 +162,12 @@ def steps_of(checkpoint):
                                 "; name one, as OUTPUT_DIR/checkpoint-500.") from None
 
 
+def leave(accelerator):
+    """End all processes together. By gloo, one that leaves the others early aborts or hangs."""
+    accelerator.wait_for_everyone()
+    accelerator.end_training()
+
+
 def main(argv=None):
     parser = HfArgumentParser(GRPOConfig, description=__doc__.split("\n")[0])
     parser.add_argument("--model", default="tiny", help="hub id or folder; tiny: the embedded one")
@@ -197,6 +203,7 @@ def main(argv=None):
     steps = done.global_step - before
     trainer.accelerator.print(f"{done.metrics['train_runtime'] / steps:.2f} s a step" if steps else
                               f"{resumed} has done all steps, so none was left to train.")
+    leave(trainer.accelerator)
 
 
 if __name__ == "__main__":
