@@ -293,7 +293,8 @@ def test_where_the_memory_goes():
 def test_what_is_said_about_growth():
     text = " ".join(section(SPEED, "How the cost grows").split())
     few, many, more, most = (ms(OURS["0.6B", n, 512])[0] for n in (8, 64, 256, 1024))
-    assert f"{many / few:.1f} times as long, {many:.2f} ms and not {few:.2f} ms" in text
+    assert (f"64 rows it takes {many:.2f} ms, with 8 rows {few:.2f} ms: {many / few:.1f} times "
+            "as long") in text
     assert f"{most / more:.1f} times as long" in text
 
     def reached(shape, rows, tokens, stage):
@@ -310,11 +311,7 @@ def test_what_is_said_about_growth():
     row = OURS["0.6B", 64, 4096]
     share = row["sampling_seconds"] / (row["sampling_seconds"] + row["update_seconds"])
     assert f"Then {100 * share:.0f} % of a step is sampling" in text
-    trl = json.loads((ROOT / "results/h200_bench.json").read_text())["trl"]
-    assert f"{trl['best_step_seconds']:.1f} s and {trl['peak_gb']:.1f} GB" in text
-    row, other = OURS["0.6B", 64, 512], next(row for row in GROWN if row["what"] == "generate")
-    step = row["sampling_seconds"] + row["update_seconds"]
-    assert f"ours takes {step:.2f} s and {row['peak_gb']:.1f} GB here" in text
+    other = next(row for row in GROWN if row["what"] == "generate")
     assert f"its {other['peak_gb']:.1f} GB hold" in text
     row, trl = ([json.loads(line) for line in (ROOT / "results/h200_growth_trl.jsonl").open()][i]
                 for i in (0, -1))
@@ -336,12 +333,12 @@ def test_the_first_steps_of_a_run_in_22_5_gb():
         pages.append(f"{first:.1f} s, {sampling:.1f} of it sampling | {min(*rest, last):.1f} to "
                      f"{max(*rest, last):.1f} s | {sixth:.1f} s | "
                      f"{max(x['peak_gb'] for x in run):.1f} GB")
-    assert len(lines) == 28 and re.findall(r"(?m)^\| traced .*? \| .*? \| (.*) \|$", text) == pages
+    assert len(lines) == 28 and re.findall(r"(?m)^\| (?:old|new) \| .*? \| (.*) \|$", text) == pages
     assert f"{lines[0]['reward']}" in text
     assert len({x["reward"] for x in lines if x["step"] == 1}) == 1
     steps = map(json.loads, (ROOT / "results/h200_defaults_uncompiled_3_steps.jsonl").open())
-    plain = "took {:.1f} s for its first step and {:.1f} and {:.1f} s for"
-    assert plain.format(*(step["seconds"] for step in steps)) in text
+    plain = "took {:.1f} s for its first step and {:.1f} and {:.1f} s for the"
+    assert plain.format(*(step["seconds"] for step in steps)) in " ".join(text.split())
 
 
 def profile():
