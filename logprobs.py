@@ -133,8 +133,8 @@ def token_logprobs(hidden, head, ids, mask, temperature=1.0, chunk=512, count=No
 def forward_pass(model, rollouts, rows, temperature=1.0, logprobs=None, **about):
     """Score completions `rows`, b row numbers, with one forward of the policy. Returns a Forward.
 
-    logprobs (B, T): a caller without gradient can pass the sampler's. The LM head then does not
-    run, and there is no entropy. about: more of Forward's fields (texts, advantages, ...).
+    logprobs (B, T): a caller that does not differentiate them can pass the sampler's. The LM head
+    then does not run, and there is no entropy. about: more of Forward's fields (texts, ...).
     """
     sizes = [rollouts.sizes[int(i)] for i in rows]  # on the CPU, which avoids a GPU sync
     sampled = [rollouts.sampled[int(i)] for i in rows]

@@ -268,7 +268,7 @@ def generate(model, prompt_ids, prompt_mask, samples, keys, stops, limits, tempe
                     logits_to_keep=1)
         logits = out.logits[:, -1]  # (R, V)
     T = int(lengths.max())
-    # Erase the tokens that finished rows got before they left the batch.
+    # Erase the tokens that rows got after their end, before they left the batch.
     beyond = torch.arange(T, device=device) >= lengths[:, None]  # (B, T)
     ids, logprobs = ids[:, :T], logprobs[:, :T]
     return ids.masked_fill(beyond, pad_id), lengths, finished, logprobs.masked_fill(beyond, 0.0)
@@ -298,10 +298,11 @@ def sample(model, tokenizer, prompts, *, samples=1, max_new_tokens, temperature=
     can give other tokens. max_new_tokens: one number, or a list of N. On a card, recordings of
     --compile are freed if the KV cache does not fit beside them. keys: N ints that name the prompts
     for the random numbers (default 0..N-1). batch_size: rows at a time, rounded to whole prompts
-    (default all). Raises ValueError for no prompt, no tokens, or samples or max_new_tokens below 1;
-    BadInput for too small a context.
+    (default all). Raises ValueError for no prompt, no tokens, samples or max_new_tokens below 1, or
+    a list of another length than N; BadInput for too small a context.
     """
-    N, many = len(prompts), isinstance(max_new_tokens, (list, tuple))
+    N = len(prompts)
+    many = isinstance(max_new_tokens, (list, tuple))
     limits = [operator.index(n) for n in (max_new_tokens if many else [max_new_tokens] * N)]
     if not prompts or len(limits) != N or min(limits) < 1 or samples < 1:
         raise ValueError("sample() needs at least one prompt, one sample and one new token, and "
@@ -310,7 +311,7 @@ def sample(model, tokenizer, prompts, *, samples=1, max_new_tokens, temperature=
         tokens = tokenizer(list(prompts), add_special_tokens=False).input_ids
     else:
         tokens = [list(ids) for ids in prompts]
-    ends, i = max((len(ids) + new, i) for i, (ids, new) in enumerate(zip(tokens, limits)))
+    longest, i = max((len(ids) + new, i) for i, (ids, new) in enumerate(zip(tokens, limits)))
     refuse_beyond_context(model.config, len(tokens[i]), limits[i])
     if not all(tokens):
         raise ValueError(f"prompt {tokens.index([])} has no tokens; "
@@ -321,10 +322,12 @@ def sample(model, tokenizer, prompts, *, samples=1, max_new_tokens, temperature=
     keys = keys.view(N, samples)  # (N, samples)
     order = sorted(range(N), key=lambda i: len(tokens[i]))  # similar lengths: less padding
     chunk = max(1, (batch_size or N * samples) // samples)  # prompts at a time
-    loop, slots = generate, max(map(len, tokens)) + max(limits)  # of the cache, in a row
+    loop = generate
+    slots = max(map(len, tokens)) + max(limits)  # of a row's cache: all start at the same slot
     if device.type == "cuda":
         if decode.supports(model):
-            loop, slots = functools.partial(decode.generate, draw=draw, new_cache=Cache), ends
+            loop = functools.partial(decode.generate, draw=draw, new_cache=Cache)
+            slots = longest  # here each row starts after its own prompt
         else:
             say_once(f"{model.config.model_type}: no fast decode step, the simple loop samples")
         chunk = prompts_that_fit(model, chunk, slots * samples)

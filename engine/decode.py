@@ -173,7 +173,8 @@ class Decoder:
         longest = longest_with([ids[:size] for ids, size in zip(
             prompt_ids.tolist(), prompt_mask.sum(1).tolist())])
         whole = sorted(set(longest))  # m of the n prompts
-        source = torch.tensor([whole.index(i) for i in longest], device=prompt_ids.device)  # (n,)
+        place = {i: k for k, i in enumerate(whole)}
+        source = torch.tensor([place[i] for i in longest], device=prompt_ids.device)  # (n,)
         with uncompiled():
             # The fourth argument has no name here: transformers 5.24 renamed it to cache.
             model.base_model(prompt_ids[whole], prompt_mask[whole], None, cache, use_cache=True)

@@ -48,6 +48,20 @@ def test_a_graph_has_room_for_all_that_are_unfinished():
     assert found == [100, 50, 6, 3328, 4400, 16]
 
 
+def test_the_last_unfinished_row_that_fits_a_smaller_graph_is_in_it(monkeypatch):
+    """Nobody stops by itself. From token 16 on, 8 of 16 rows go on, in a graph of 8 rows."""
+    model = tiny("qwen3", True)
+    monkeypatch.setattr(rollout, "stop_ids", lambda *_: [-1])
+    sample = functools.partial(rollout.sample, model, Numbers(), ["5 6", "7 8 9"], samples=8,
+                               seed=5, max_new_tokens=[16, 40])
+    want = sample()
+    monkeypatch.setattr(rollout, "generate", functools.partial(
+        decode.generate, draw=rollout.draw, new_cache=rollout.Cache))
+    got = sample()
+    assert got.completion_ids.tolist() == want.completion_ids.tolist()
+    assert got.lengths.tolist() == [16] * 8 + [40] * 8
+
+
 def test_many_rows_are_drawn_as_the_simple_loop_draws_them(monkeypatch):
     """More than 512 rows, of which a few stop at every step."""
     model = tiny("qwen3", True)

@@ -321,7 +321,8 @@ class LikeACard(str):
 @pytest.mark.parametrize("fast", [False, True])
 def test_on_a_card_the_fast_loop_samples_what_fits(fast, monkeypatch, capsys):
     """Two prompts at a time, asked for with the slots that the longest takes; the fast loop where
-    it knows the model, else the simple one, which is said once."""
+    it knows the model, else the simple one, which is said once. In the simple loop a row of 1 + 30
+    tokens begins after the longest prompt, of 7."""
     options = dict(samples=2, max_new_tokens=8, seed=3)
     plain = rollout.sample(tiny(), Numbers(), PROMPTS, **options)
     model, asked, loops = tiny(), [], []
@@ -340,8 +341,10 @@ def test_on_a_card_the_fast_loop_samples_what_fits(fast, monkeypatch, capsys):
         assert rollout.sample(model, Numbers(), PROMPTS, **options).texts == plain.texts
     rollout.sample(model, Numbers(), PROMPTS, batch_size=2, **options)
     assert asked == [(model, 3, 2 * (7 + 8))] * 2 + [(model, 1, 2 * (7 + 8))]
+    rollout.sample(model, Numbers(), PROMPTS, **{**options, "max_new_tokens": [8, 30, 8]})
+    assert asked[3:] == [(model, 3, 2 * ((1 if fast else 7) + 30))]
     more = dict(draw=rollout.draw, new_cache=rollout.Cache) if fast else {}
-    assert loops == [(2, more), (1, more)] * 3
+    assert loops == [(2, more), (1, more)] * 4
     said = "qwen3: no fast decode step, the simple loop samples\n"
     assert capsys.readouterr().out == said * (not fast)
 

@@ -203,8 +203,8 @@ def test_a_box_in_a_thought_that_the_prompt_opened_is_worth_nothing(monkeypatch)
     assert right.tolist() == [[1, 1]]
 
 
-def test_a_continuation_gets_what_its_completion_had_left(monkeypatch):
-    """A prompt of 10 and completions of 8 in a context of 18: nothing longer is ever sampled."""
+def test_no_row_is_sampled_beyond_the_limit_of_its_own_completion(monkeypatch):
+    """A prompt of 10 and completions of 8 just fit a context of 18, however long the prefix is."""
     used, calls = [0, 3, 5, 7, 0, 1], []
     _, tokenizer = problems.load_policy("tiny")
     model = Qwen3ForCausalLM(Qwen3Config(
