@@ -13,6 +13,7 @@ What we left out, all refused: images, tools, FSDP 1, OAR-G under FSDP, Liger's 
 """
 import json
 import sys
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -163,8 +164,12 @@ def steps_of(checkpoint):
 
 
 def leave(accelerator):
-    """End all processes together. By gloo, one that leaves the others early aborts or hangs."""
+    """End all processes together, a moment after the last thing they sent to each other.
+
+    On a CPU, a thread of PyTorch frees what was sent, and needs Python for it. A process whose
+    Python already ends is aborted by that thread (pytorch/pytorch#190489)."""
     accelerator.wait_for_everyone()
+    time.sleep(0.1)
     accelerator.end_training()
 
 

@@ -479,16 +479,17 @@ def test_the_bench_launches_one_process_and_two(tmp_path):
 @pytest.mark.parametrize("last, said", [(5, "2.00 s a step"), (2, "none was left to train")])
 def test_the_time_of_a_step_after_a_resume(last, said, tmp_path, monkeypatch, capsys):
     """Six seconds of this call, for the three steps after the checkpoint of step 2. At the end the
-    process waits for the others, and then leaves them."""
+    process waits for the others, lets PyTorch's threads have their turn, and then leaves."""
     ended, left = SimpleNamespace(metrics={"train_runtime": 6.0}, global_step=last), []
     accelerator = SimpleNamespace(print=print, wait_for_everyone=lambda: left.append("waits"),
                                   end_training=lambda: left.append("ends"))
     monkeypatch.setattr(trl_grail, "CreditGRPOTrainer", lambda *args, **kwargs: SimpleNamespace(
         train=lambda resume_from_checkpoint: ended, accelerator=accelerator))
+    monkeypatch.setattr(trl_grail.time, "sleep", lambda seconds: left.append(seconds))
     (tmp_path / "trainer_state.json").write_text('{"global_step": 2}')
     trl_grail.main(["--use_cpu", "--bf16", "false", "--save_strategy", "no", "--output_dir",
                     str(tmp_path), "--resume_from_checkpoint", str(tmp_path)])
-    assert said in capsys.readouterr().out and left == ["waits", "ends"]
+    assert said in capsys.readouterr().out and left == ["waits", 0.1, "ends"]
 
 
 def test_the_mean_weight_is_of_tokens_with_an_advantage(monkeypatch):
