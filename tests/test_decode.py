@@ -70,11 +70,17 @@ def test_many_rows_are_drawn_as_the_simple_loop_draws_them(monkeypatch):
     want = sample()
     monkeypatch.setattr(rollout, "generate", functools.partial(
         decode.generate, draw=rollout.draw, new_cache=rollout.Cache))
-    asked, ask = [], decode.rows_of_graph
-    monkeypatch.setattr(decode, "rows_of_graph", lambda *x: asked.append(ask(*x)) or asked[-1])
+    computed = []  # rows of each step
+    logits = decode.Decoder.logits
+
+    def noted(self, token, *rest):
+        computed.append(len(token))
+        return logits(self, token, *rest)
+
+    monkeypatch.setattr(decode.Decoder, "logits", noted)
     got = sample()
     assert got.completion_ids.tolist() == want.completion_ids.tolist()
-    assert 450 < max(x for x in asked if x < 900) < 900  # a graph of 64 k rows took over
+    assert 450 < max(x for x in computed if x < 900) < 900  # a graph of 64 k rows took over
 
 
 def test_which_prompt_has_the_keys_of_each_prompt():
@@ -91,7 +97,8 @@ def test_which_prompt_has_the_keys_of_each_prompt():
 
 def test_what_begins_another_prompt_is_not_computed_again(monkeypatch):
     """The same texts, and the model reads 2 of 5 prompts: the fourth is the first again."""
-    model, read = tiny("qwen3", True), []
+    model = tiny("qwen3", True)
+    read, slots = [], []
     prompts = [[5, 6, 7], [5, 6, 7, 8, 9], [3, 4], [5, 6, 7], [5]]
     sample = functools.partial(rollout.sample, model, Numbers(), prompts, samples=3, seed=5,
                                max_new_tokens=[20, 9, 30, 12, 25])
@@ -99,8 +106,13 @@ def test_what_begins_another_prompt_is_not_computed_again(monkeypatch):
     monkeypatch.setattr(rollout, "generate", functools.partial(
         decode.generate, draw=rollout.draw, new_cache=rollout.Cache))
     model.base_model.register_forward_pre_hook(lambda _, args: read.append(args[0].tolist()))
-    built, slots = decode.Decoder, []
-    monkeypatch.setattr(decode, "Decoder", lambda *args: slots.append(args[2]) or built(*args))
+    built = decode.Decoder
+
+    def noted(model, rows, some):
+        slots.append(some)
+        return built(model, rows, some)
+
+    monkeypatch.setattr(decode, "Decoder", noted)
     got = sample()
     assert slots == [2 + 30]  # the longest row, not the longest prompt and the largest limit
     assert sorted(read[0]) == [[3, 4, 0, 0, 0], [5, 6, 7, 8, 9]] and len(read) == 1
