@@ -337,7 +337,8 @@ def sample(model, tokenizer, prompts, *, samples=1, max_new_tokens, temperature=
         # slots, and a recurrent layer reads a gap like text.
         batches = [list(same) for batch in batches
                    for _, same in itertools.groupby(batch, key=lambda i: len(tokens[i]))]
-    done, places = [], []  # per batch: (ids, lengths, finished, logprobs), and the rows' places
+    done = []    # (ids, lengths, finished, logprobs) of each batch
+    places = []  # B, where its rows belong in the order of `prompts`
     with sampling(model), tqdm(total=samples * sum(limits), desc="sampling", unit="tok",
                                leave=False, disable=None) as bar:
         for batch in batches:
@@ -357,8 +358,10 @@ def sample(model, tokenizer, prompts, *, samples=1, max_new_tokens, temperature=
                           for part in parts])[back]
 
     prompt_ids, prompt_mask = pad(tokens, pad_id, "left", device)                 # (N, P) each
-    completion_ids, logprobs = joined(ids, pad_id), joined(logprobs, 0.0)         # (B, T) each
-    lengths, finished = torch.cat(lengths)[back], torch.cat(finished)[back]       # (B,) each
+    completion_ids = joined(ids, pad_id)                                          # (B, T)
+    logprobs = joined(logprobs, 0.0)                                              # (B, T)
+    lengths = torch.cat(lengths)[back]                                            # (B,)
+    finished = torch.cat(finished)[back]                                          # (B,)
     if not logprobs.isfinite().all():
         raise FloatingPointError("the policy's logits are not finite; are the --model's weights?")
     spoken = [row[:n] for row, n in zip(completion_ids.tolist(), lengths.tolist())]

@@ -259,11 +259,13 @@ def generate(model, prompt_ids, prompt_mask, samples, keys, stops, limits, tempe
                 bar.update(16 * alive)
                 if alive == 0:
                     break
-                if (fewer := rows_of_graph(alive, R)) < R:
+                fewer = rows_of_graph(alive, R)
+                if fewer < R:
                     front = state["alive"].argsort(descending=True, stable=True)  # (B,)
                     for x in state.values():
                         x.copy_(x[front])
-                    R, graph = fewer, None
+                    R = fewer
+                    graph = None
             if device.type != "cuda":
                 step(R)
             elif graph:

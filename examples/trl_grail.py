@@ -70,7 +70,8 @@ class CreditGRPOTrainer(GRPOTrainer):
 
     def __init__(self, *args, credit="grail", **kwargs):
         super().__init__(*args, **kwargs)
-        self.credit, fsdp = credit, self.is_fsdp_enabled
+        self.credit = credit
+        fsdp = self.is_fsdp_enabled
         if credit not in ("none", "delta", "grail", "oar-g")[:3 if fsdp else 4]:
             raise ValueError(f"--credit {credit}: use grail, delta, none or, without FSDP, oar-g.")
         if credit != "none" and (self.args.use_liger_kernel

@@ -324,7 +324,8 @@ def test_what_is_said_about_growth():
 def test_the_first_steps_of_a_run_in_22_5_gb():
     """A row is one of four runs of the same seven steps."""
     lines = [json.loads(line) for line in (ROOT / "results/h200_first_steps.jsonl").open()]
-    text, pages = section(SPEED, "The main job on a 24 GB card"), []
+    text = section(SPEED, "The main job on a 24 GB card")
+    pages = []
     for layers, cache in (("before", "empty"), ("before", "filled"), ("now", "empty"),
                           ("now", "filled")):
         run = [x for x in lines if (x["layers"], x["inductor_cache"]) == (layers, cache)]

@@ -493,7 +493,8 @@ def test_a_sliding_window_is_not_used_up_by_the_gap_after_a_short_prompt():
 def test_each_row_alone_fits_a_window_or_a_context_that_rows_together_do_not(kind, most, more):
     """Limits that end at `most`. The gap after a short prompt would use up the window. A row that
     has ended would leave the context, where this RoPE changes for all rows."""
-    model, long = tiny(kind, **more), most - 4
+    model = tiny(kind, **more)
+    long = most - 4
     prompts = ["5 6 7", " ".join(str(3 + i % 20) for i in range(long)), "8 9", "10", "11 12 13"]
     limits = [most - 3, 4, most - 2, most - 1, most - 3]
     out = rollout.sample(model, Numbers(), prompts, max_new_tokens=limits, seed=4)

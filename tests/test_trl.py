@@ -297,7 +297,8 @@ def in_two_processes(work, folder):
 def in_shards(grouped):
     """The tiny model under FSDP 2. grouped: the tied embedding with the last norm, as accelerate
     does it from version 1.14 on. Else both are left to the whole model."""
-    model, mesh = problems.load_policy("tiny")[0], init_device_mesh("cpu", (2,))
+    model = problems.load_policy("tiny")[0]
+    mesh = init_device_mesh("cpu", (2,))
     body = model.model
     for block in body.layers:
         fully_shard(block, mesh=mesh)
@@ -480,7 +481,8 @@ def test_the_bench_launches_one_process_and_two(tmp_path):
 def test_the_time_of_a_step_after_a_resume(last, said, tmp_path, monkeypatch, capsys):
     """Six seconds of this call, for the three steps after the checkpoint of step 2. At the end the
     process waits for the others, lets PyTorch's threads have their turn, and then leaves."""
-    ended, left = SimpleNamespace(metrics={"train_runtime": 6.0}, global_step=last), []
+    ended = SimpleNamespace(metrics={"train_runtime": 6.0}, global_step=last)
+    left = []
     accelerator = SimpleNamespace(print=print, wait_for_everyone=lambda: left.append("waits"),
                                   end_training=lambda: left.append("ends"))
     monkeypatch.setattr(trl_grail, "CreditGRPOTrainer", lambda *args, **kwargs: SimpleNamespace(
