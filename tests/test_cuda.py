@@ -69,7 +69,7 @@ def test_a_stopped_row_and_the_scorer_agree_with_the_graph():
     assert out.lengths[-32:].max() == 20
     ends = out.completion_ids.gather(1, out.lengths[:, None] - 1)[:, 0]
     assert torch.equal((ends == 60) | (ends == 1), out.finished)  # the model's and Numbers' stop
-    assert 5 < int(out.finished.sum()) < 96
+    assert 5 < int(out.finished.sum()) < len(out.finished) - 5
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
         forward = forward_pass(model, out, torch.arange(128), 1.0, texts=[], rewards=None,
                                     advantages=None, tokenizer=None)

@@ -426,4 +426,4 @@ def test_the_table_of_engines_is_that_of_its_file():
     made = [f"{step['loss']} | {step['grad_norm']} | {step['reward']} | {step['credit/mean']:.3f}"
             for step in tiny]
     assert re.findall(r"(?m)^\| .*`(?:grail|delta)` \| (-.*) \|$", EXAMPLES) == made
-    assert all(len(line["steps"]) == 3 for line in lines) and len(lines) == 8
+    assert all(len(line["steps"]) == 3 for line in lines) and len(lines) == 12
