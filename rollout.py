@@ -207,15 +207,16 @@ def sampling(model):
 
 def pad(token_lists, pad_id, side, device="cpu"):
     """Token lists of different lengths as (ids, mask), both (n, P), padded on this side."""
-    P = max(map(len, token_lists))
-    rows = [(tokens, [True] * len(tokens), P - len(tokens)) for tokens in token_lists]
+    lengths = torch.tensor([len(tokens) for tokens in token_lists], device=device)  # (n,)
+    P = int(lengths.max())
+    mask = torch.arange(P, device=device) < lengths[:, None]  # (n, P) True on tokens
     if side == "left":
-        ids = [[pad_id] * n + tokens for tokens, _, n in rows]
-        mask = [[False] * n + real for _, real, n in rows]
-    else:
-        ids = [tokens + [pad_id] * n for tokens, _, n in rows]
-        mask = [real + [False] * n for _, real, n in rows]
-    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)  # (n, P) each
+        mask = mask.flip(1)
+    ids = torch.full(mask.shape, pad_id, device=device)       # (n, P)
+    # One flat list: a tensor made of lists of lists takes longer.
+    flat = [token for tokens in token_lists for token in tokens]
+    ids[mask] = torch.tensor(flat, dtype=torch.int64, device=device)
+    return ids, mask
 
 
 @decode.uncompiled()

@@ -94,24 +94,28 @@ def draw_by_blocks(logits, u, temperature, width=256):
     """rollout.draw for temperature > 0 without top-k and top-p, in V / 256 blocks of tokens.
 
     logits (R, V), u (R,) float64 in (0, 1). Returns ids (R,) and logprobs (R,) fp32. It finds the
-    block in which the cumulative distribution reaches u, then the token inside it.
+    block in which the cumulative distribution reaches u, then the token inside it. So all logits
+    are read once, for the sums of the blocks, and then those of one block again.
     """
+    V = logits.shape[1]
     logits = logits.float() / temperature  # (R, V)
-    normaliser = logits.logsumexp(-1, keepdim=True)  # (R, 1)
-    p = F.pad((logits - normaliser).exp(), (0, -logits.shape[1] % width))
-    p = p.view(len(p), -1, width)  # (R, V / width, width)
-    mass = p.double().sum(-1)  # (R, V / width)
+    blocks = F.pad(logits, (0, -V % width), value=-torch.inf)
+    blocks = blocks.view(len(logits), -1, width)  # (R, V / width, width)
+    sums = blocks.logsumexp(-1).double()  # (R, V / width) logs of the sums
+    normaliser = sums.logsumexp(-1, keepdim=True)  # (R, 1)
+    mass = (sums - normaliser).exp()  # (R, V / width)
     upto = mass.cumsum(-1)  # (R, V / width)
     target = u[:, None] * upto[:, -1:]  # (R, 1)
     # NaN logits find no block and no token. The clamps keep the ids in range; sample() raises.
-    block = torch.searchsorted(upto, target).clamp(max=p.shape[1] - 1)  # (R, 1)
+    block = torch.searchsorted(upto, target).clamp(max=mass.shape[1] - 1)  # (R, 1)
     before = F.pad(upto, (1, 0)).gather(1, block)  # (R, 1)
-    inside = p.gather(1, block[:, :, None].expand(-1, -1, width))[:, 0].double().cumsum(-1)
+    inside = blocks.gather(1, block[:, :, None].expand(-1, -1, width))[:, 0]  # (R, width) logits
+    inside = (inside - normaliser).exp().cumsum(-1)  # (R, width)
     # As a share of the block: rounding cannot move the target past the block's last token.
     share = (target - before) / mass.gather(1, block)  # (R, 1)
     place = torch.searchsorted(inside, share.clamp(max=1) * inside[:, -1:])  # (R, 1)
-    ids = (block * width + place).clamp(max=logits.shape[1] - 1)  # (R, 1)
-    return ids[:, 0], (logits.gather(1, ids) - normaliser)[:, 0]
+    ids = (block * width + place).clamp(max=V - 1)  # (R, 1)
+    return ids[:, 0], (logits.gather(1, ids) - normaliser)[:, 0].float()
 
 
 def longest_with(prompts):

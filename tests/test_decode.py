@@ -147,10 +147,16 @@ def test_the_draw_by_blocks_inverts_the_same_distribution_function():
     g = torch.Generator().manual_seed(0)
     logits = torch.randn(400, 1000, generator=g) * 6
     logits[:, 17] = -float("inf")
+    logits[:200, 256:512] = -float("inf")  # a whole block of no probability
+    logits[:100, 768:] = -float("inf")     # and the last one
     u = torch.rand(400, generator=g, dtype=torch.float64)
     want, want_logprobs = rollout.draw(logits, u, .8)
     got, logprobs = decode.draw_by_blocks(logits, u, .8)
     assert (got == want).float().mean() > .99  # a rounding apart at the seams
+    upto = (logits.double() / .8).softmax(-1).cumsum(-1)  # (400, 1000)
+    row = torch.arange(400)
+    assert (u <= upto[row, got] + 1e-6).all()
+    assert (u >= torch.where(got > 0, upto[row, got - 1], 0) - 1e-6).all()
     same = got == want
     torch.testing.assert_close(logprobs[same], want_logprobs[same], atol=1e-5, rtol=1e-5)
     edges = torch.tensor([1e-300, 1 - 2 ** -53], dtype=torch.float64)
