@@ -90,8 +90,11 @@ def gated(gate_up):
     return F.silu(gate) * up
 
 
-def draw_by_blocks(logits, u, temperature, width=256):
-    """rollout.draw for temperature > 0 without top-k and top-p, in V / 256 blocks of tokens.
+BLOCK = 256  # tokens; not an argument, because the compiler would take it for a variable
+
+
+def draw_by_blocks(logits, u, temperature):
+    """rollout.draw for temperature > 0 without top-k and top-p, in V / BLOCK blocks of tokens.
 
     logits (R, V), u (R,) float64 in (0, 1). Returns ids (R,) and logprobs (R,) fp32. It finds the
     block in which the cumulative distribution reaches u, then the token inside it. So all logits
@@ -99,22 +102,22 @@ def draw_by_blocks(logits, u, temperature, width=256):
     """
     V = logits.shape[1]
     logits = logits.float() / temperature  # (R, V)
-    blocks = F.pad(logits, (0, -V % width), value=-torch.inf)
-    blocks = blocks.view(len(logits), -1, width)  # (R, V / width, width)
-    sums = blocks.logsumexp(-1).double()  # (R, V / width) logs of the sums
+    blocks = F.pad(logits, (0, -V % BLOCK), value=-torch.inf)
+    blocks = blocks.view(len(logits), -1, BLOCK)  # (R, V / BLOCK, BLOCK)
+    sums = blocks.logsumexp(-1).double()  # (R, V / BLOCK) logs of the sums
     normaliser = sums.logsumexp(-1, keepdim=True)  # (R, 1)
-    mass = (sums - normaliser).exp()  # (R, V / width)
-    upto = mass.cumsum(-1)  # (R, V / width)
+    mass = (sums - normaliser).exp()  # (R, V / BLOCK)
+    upto = mass.cumsum(-1)  # (R, V / BLOCK)
     target = u[:, None] * upto[:, -1:]  # (R, 1)
     # NaN logits find no block and no token. The clamps keep the ids in range; sample() raises.
     block = torch.searchsorted(upto, target).clamp(max=mass.shape[1] - 1)  # (R, 1)
     before = F.pad(upto, (1, 0)).gather(1, block)  # (R, 1)
-    inside = blocks.gather(1, block[:, :, None].expand(-1, -1, width))[:, 0]  # (R, width) logits
-    inside = (inside - normaliser).exp().cumsum(-1)  # (R, width)
+    inside = blocks.gather(1, block[:, :, None].expand(-1, -1, BLOCK))[:, 0]  # (R, BLOCK) logits
+    inside = (inside - normaliser).exp().cumsum(-1)  # (R, BLOCK)
     # As a share of the block: rounding cannot move the target past the block's last token.
     share = (target - before) / mass.gather(1, block)  # (R, 1)
     place = torch.searchsorted(inside, share.clamp(max=1) * inside[:, -1:])  # (R, 1)
-    ids = (block * width + place).clamp(max=V - 1)  # (R, 1)
+    ids = (block * BLOCK + place).clamp(max=V - 1)  # (R, 1)
     return ids[:, 0], (logits.gather(1, ids) - normaliser)[:, 0].float()
 
 

@@ -208,17 +208,22 @@ def built(monkeypatch):
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("name", ["gated", "add_norm"])
+@pytest.mark.parametrize("name", ["gated", "add_norm", "draw_by_blocks"])
 def test_what_is_compiled_knows_its_width_and_takes_any_number_of_rows(built, name):
     """Were the width free, too, Inductor could find a kernel tuned for a model of other widths on
-    its disk: on a CPU, `slope` at 151,936 takes the one made at 61."""
+    its disk: on a CPU, `slope` at 151,936 takes the one made at 61. And a kernel that does not know
+    how long its sums are is slower."""
     made = decode.compiled(getattr(decode, name))
     for rows, width, builds in [(5, 512, 1), (7, 512, 1), (3, 512, 1), (5, 256, 2)]:
         x = torch.rand(rows, width)
         more = {"gated": [],
-                "add_norm": [torch.rand(rows, width), torch.rand(width), 1e-6, torch.float32]}[name]
+                "add_norm": [torch.rand(rows, width), torch.rand(width), 1e-6, torch.float32],
+                "draw_by_blocks": [torch.rand(rows, dtype=torch.float64), .7]}[name]
         torch.testing.assert_close(made(x, *more), getattr(decode, name)(x, *more))
         assert len(built) == builds
+        free = [node for node in built[-1].graph.nodes if node.op == "placeholder"
+                and isinstance(node.meta["example_value"], torch.SymInt)]
+        assert len(free) == 1  # the number of rows
 
 
 def test_the_head_s_pieces_know_their_width_and_are_log_softmax(built):
