@@ -121,6 +121,12 @@ def draw_by_blocks(logits, u, temperature):
     return ids[:, 0], (logits.gather(1, ids) - normaliser)[:, 0].float()
 
 
+def draw_by_keys(logits, key, t, temperature):
+    """draw_by_blocks with the random numbers of `key` (R,) for tokens `t` (R,), so that these are
+    not twenty small kernels more."""
+    return draw_by_blocks(logits, uniforms(key, t), temperature)
+
+
 def longest_with(prompts):
     """For each prompt (a list of ids) the place of a prompt that starts with it and is as long as
     possible: the start of no longer one. Often that is the prompt itself."""
@@ -171,7 +177,7 @@ class Decoder:
         self.attend = attend_on_card if on_card else attend
         self.add_norm, self.gated, self.draw = (
             compiled(function) if on_card else function
-            for function in (add_norm, gated, draw_by_blocks))
+            for function in (add_norm, gated, draw_by_keys))
 
     def prefill(self, model, cache, prompt_ids, prompt_mask, samples):
         """Fill our cache from n right-padded prompts (n, P), each copied for its samples. `cache`
@@ -229,8 +235,6 @@ def generate(model, prompt_ids, prompt_mask, samples, keys, stops, limits, tempe
     decoder.prefill(model, new_cache(config=model.config), prompt_ids, prompt_mask, samples)
     ids = torch.full((B, T + 1), pad_id, device=device)  # (B, T + 1) stopped rows write to T
     logprobs = torch.zeros(B, T + 1, device=device)      # (B, T + 1)
-    lengths = limits.clone()                                    # (B,)
-    finished = torch.zeros(B, dtype=torch.bool, device=device)  # (B,)
     last = prompt_mask.sum(1, keepdim=True) - 1  # (n, 1)
     # The state of a step. The first step reads the prompt's last token again. Its keys are already
     # in the cache, and it gives the logits for the first draw.
@@ -247,14 +251,12 @@ def generate(model, prompt_ids, prompt_mask, samples, keys, stops, limits, tempe
         if temperature == 0 or top_k or top_p < 1:
             new, logprob = draw(logits, uniforms(key, t), temperature, top_p, top_k)
         else:
-            new, logprob = decoder.draw(logits, uniforms(key, t), temperature)
+            new, logprob = decoder.draw(logits, key, t, temperature)
         into = torch.where(alive, t, T)  # (R,)
         ids[row, into], logprobs[row, into] = new, logprob
-        stopped = (new[:, None] == stops).any(1) & alive  # (R,)
-        finished[row] = finished[row] | stopped
-        lengths[row] = torch.where(stopped, t + 1, lengths[row])
         token.copy_(new)
-        place.add_(alive.long())
+        place.add_(alive)
+        stopped = (new[:, None] == stops).any(1)  # (R,)
         alive.logical_and_(~stopped & (t + 1 < limit))
 
     # No autocast: everything is cast already, and its cached casts would be stale inside a graph.
@@ -283,5 +285,8 @@ def generate(model, prompt_ids, prompt_mask, samples, keys, stops, limits, tempe
                 graph = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(graph):
                     step(R)
+    lengths = torch.empty_like(limits)  # (B,)
+    lengths[state["row"]] = state["place"] + 1 - state["start"]
+    finished = (ids.gather(1, lengths[:, None] - 1) == stops).any(1)  # (B,)
     T = int(lengths.max())
     return ids[:, :T], lengths, finished, logprobs[:, :T]
