@@ -90,7 +90,8 @@ def gated(gate_up):
     return F.silu(gate) * up
 
 
-BLOCK = 256  # tokens; not an argument, because the compiler would take it for a variable
+# Tokens. Not an argument, because the compiler would take it for a variable.
+BLOCK = 256
 
 
 def draw_by_blocks(logits, u, temperature):
@@ -102,18 +103,18 @@ def draw_by_blocks(logits, u, temperature):
     """
     V = logits.shape[1]
     logits = logits.float() / temperature  # (R, V)
-    blocks = F.pad(logits, (0, -V % BLOCK), value=-torch.inf)
-    blocks = blocks.view(len(logits), -1, BLOCK)  # (R, V / BLOCK, BLOCK)
-    sums = blocks.logsumexp(-1).double()  # (R, V / BLOCK) logs of the sums
-    normaliser = sums.logsumexp(-1, keepdim=True)  # (R, 1)
-    mass = (sums - normaliser).exp()  # (R, V / BLOCK)
+    padded = F.pad(logits, (0, -V % BLOCK), value=-torch.inf)  # (R, V up to a whole block)
+    blocks = padded.view(len(logits), -1, BLOCK)  # (R, V / BLOCK, BLOCK)
+    log_sums = blocks.logsumexp(-1).double()  # (R, V / BLOCK)
+    normaliser = log_sums.logsumexp(-1, keepdim=True)  # (R, 1)
+    mass = (log_sums - normaliser).exp()  # (R, V / BLOCK) probability of each block
     upto = mass.cumsum(-1)  # (R, V / BLOCK)
     target = u[:, None] * upto[:, -1:]  # (R, 1)
     # NaN logits find no block and no token. The clamps keep the ids in range; sample() raises.
     block = torch.searchsorted(upto, target).clamp(max=mass.shape[1] - 1)  # (R, 1)
     before = F.pad(upto, (1, 0)).gather(1, block)  # (R, 1)
-    inside = blocks.gather(1, block[:, :, None].expand(-1, -1, BLOCK))[:, 0]  # (R, BLOCK) logits
-    inside = (inside - normaliser).exp().cumsum(-1)  # (R, BLOCK)
+    chosen = blocks.gather(1, block[:, :, None].expand(-1, -1, BLOCK))[:, 0]  # (R, BLOCK) logits
+    inside = (chosen - normaliser).exp().cumsum(-1)  # (R, BLOCK)
     # As a share of the block: rounding cannot move the target past the block's last token.
     share = (target - before) / mass.gather(1, block)  # (R, 1)
     place = torch.searchsorted(inside, share.clamp(max=1) * inside[:, -1:])  # (R, 1)
@@ -122,8 +123,9 @@ def draw_by_blocks(logits, u, temperature):
 
 
 def draw_by_keys(logits, key, t, temperature):
-    """draw_by_blocks with the random numbers of `key` (R,) for tokens `t` (R,), so that these are
-    not twenty small kernels more."""
+    """draw_by_blocks with the random numbers of `key` (R,) int64 for tokens number `t` (R,).
+    Returns ids (R,) and logprobs (R,), too. Compiled as one, the random numbers need no kernels of
+    their own."""
     return draw_by_blocks(logits, uniforms(key, t), temperature)
 
 
@@ -285,7 +287,7 @@ def generate(model, prompt_ids, prompt_mask, samples, keys, stops, limits, tempe
                 graph = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(graph):
                     step(R)
-    lengths = torch.empty_like(limits)  # (B,)
+    lengths = torch.empty_like(limits)  # (B,) a row's place has stayed at its last token
     lengths[state["row"]] = state["place"] + 1 - state["start"]
     finished = (ids.gather(1, lengths[:, None] - 1) == stops).any(1)  # (B,)
     T = int(lengths.max())

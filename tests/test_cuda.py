@@ -19,7 +19,7 @@ import oar
 import problems
 import rollout
 import saliency
-from engine import attention, decode, graphs
+from engine import attention, decode, graphs, seeds
 from logprobs import forward_pass, scores
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
@@ -85,6 +85,25 @@ def test_graph_frequencies_are_the_softmax():
         p = model(torch.tensor([[3, 4, 5]], device="cuda")).logits[0, -1].float().softmax(-1)
     seen = torch.bincount(out.completion_ids[:, 0], minlength=61) / 4096
     assert ((seen - p).abs() < 4 * (p * (1 - p) / 4096).sqrt() + 1e-3).all()
+
+
+@pytest.mark.parametrize("rows", [3, 300])
+def test_the_compiled_draw_inverts_the_distribution_function(rows):
+    """Each id is where the cumulative probabilities, in float64, reach the row's random number.
+    Qwen3's vocabulary is not a whole number of blocks."""
+    g = torch.Generator("cuda").manual_seed(rows)
+    logits = (4 * torch.randn(rows, 151_936, generator=g, device="cuda")).bfloat16()
+    key = seeds.row_keys(3, list(range(rows)), 1, "cuda")
+    t = torch.arange(rows, device="cuda")
+    ids, logprobs = decode.compiled(decode.draw_by_keys)(logits, key, t, .7)
+
+    logp = (logits.double() / .7).log_softmax(-1)  # (rows, V)
+    torch.testing.assert_close(logprobs.double(), logp.gather(1, ids[:, None])[:, 0],
+                               atol=1e-5, rtol=1e-5)
+    upto, u = logp.exp().cumsum(-1), seeds.uniforms(key, t)
+    row = torch.arange(rows, device="cuda")
+    assert (u <= upto[row, ids] + 1e-5).all()
+    assert (u >= torch.where(ids > 0, upto[row, ids - 1], 0) - 1e-5).all()
 
 
 def test_sampling_gives_its_memory_back():

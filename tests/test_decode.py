@@ -211,8 +211,8 @@ def built(monkeypatch):
 @pytest.mark.parametrize("name", ["gated", "add_norm", "draw_by_keys"])
 def test_what_is_compiled_knows_its_width_and_takes_any_number_of_rows(built, name):
     """Were the width free, too, Inductor could find a kernel tuned for a model of other widths on
-    its disk: on a CPU, `slope` at 151,936 takes the one made at 61. And a kernel that does not know
-    how long its sums are is slower."""
+    its disk: on a CPU, `slope` at 151,936 takes the one made at 61. Nothing else is free, either:
+    the length of a block once was."""
     made = decode.compiled(getattr(decode, name))
     for rows, width, builds in [(5, 512, 1), (7, 512, 1), (3, 512, 1), (5, 256, 2)]:
         x = torch.rand(rows, width)
