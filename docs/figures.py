@@ -48,7 +48,7 @@ STUDIES = [("study_embedded.jsonl", "short chains, the embedded model"),
 NOTES = {"grail-released": "the published code", "grpo-std": "A over its group's std",
          "shuffled": "GRAIL's weights, shuffled", "level": "GRAIL's weights, averaged",
          "random": "a coin for a verdict", "grail-correct": "right answers reweighted",
-         "oracle": "blames the wrong line", "vine": "sampled at every line",
+         "oracle": "blames the wrong line", "vine": "sampled by line",
          "entropy": "the token's own entropy"}
 
 # Signals: (name in the figure, name in fidelity.json, arm trained with it). Random numbers have no
@@ -314,14 +314,17 @@ def forest():
         arms = cells.by_arm(cells.read(HERE.parent / "results" / name))
         _, pairs, measure = cells.families_of(name)[0]
         rows = [row for b, a in pairs if (row := cells.compared(arms, b, a, measure))]
+        seeds = rows[0]["seeds"]
         y += 30
-        out.append(text(24, y, f"{title}: {measure}, {rows[0]['seeds']} seeds", "head small"))
+        out.append(text(24, y, f"{title}: {measure}, {seeds} seeds", "head small"))
         for row, p in zip(rows, paired.holm([row["p"] for row in rows])):
             y += 24
             low, mean, high = (100 * row[k] for k in ("low", "mean", "high"))
-            out += [text(40, y, row["b"], "mono"),
-                    text(170, y, NOTES.get(row["b"], ""), "small soft"),
-                text(480, y, f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]", "mono small", "end")]
+            note = NOTES.get(row["b"], "")
+            if row["seeds"] != seeds:
+                note = f"{note}, {row['seeds']} seeds".removeprefix(", ")
+            out += [text(40, y, row["b"], "mono"), text(170, y, note, "small soft"),
+                    text(480, y, f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]", "mono small", "end")]
             if abs(mean) > 11:
                 out.append(text(zero - 11 * point, y, "\u2190 far off", "small soft"))
                 continue

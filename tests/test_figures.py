@@ -12,6 +12,7 @@ sys.path.insert(0, str(DOCS))
 
 import figures
 
+RESULTS = DOCS.parent / "results"
 NAMES = ["loop.svg", "clip.svg", "backward.svg", "blame.svg", "forest.svg", "signals.svg",
          "rates.svg"]
 
@@ -55,9 +56,27 @@ def test_the_slip_is_the_first_false_result():
     assert figures.first_slip(["2", "*", "3", "=", "6"]) == set()
 
 
+def test_a_row_of_the_forest_says_its_seeds_where_the_heading_does_not(drawn):
+    """Counted in the lines: the runs that an arm shares with GRPO."""
+    said = iter(words(drawn["forest.svg"]))
+    rows = 0
+    for name, title in figures.STUDIES:
+        arms = figures.cells.by_arm(figures.cells.read(RESULTS / name))
+        heading = next(word for word in said if word.startswith(f"{title}: "))
+        of_all = int(re.search(r"(\d+) seeds$", heading)[1])
+        for arm, other in figures.cells.families_of(name)[0][1]:
+            if arm not in arms:
+                continue
+            assert next(word for word in said if word in arms) == arm
+            note = next(said)
+            mine = re.search(r"(\d+) seeds$", note)
+            assert (int(mine[1]) if mine else of_all) == len(set(arms[arm]) & set(arms[other]))
+            rows += 1
+    assert rows > 30
+
+
 # ------------------------------------------------------------------ the signals, read off
 
-RESULTS = DOCS.parent / "results"
 ARMS = {"gradient x activation": "grail", "input gradient, 4 draws": "oar-g", "OAR-P": "oar-p",
         "DelTA margin": "delta", "entropy": "entropy", "random": "shuffled"}
 
