@@ -48,7 +48,7 @@ STUDIES = [("study_embedded.jsonl", "short chains, the embedded model"),
 NOTES = {"grail-released": "the published code", "grpo-std": "A over its group's std",
          "shuffled": "GRAIL's weights, shuffled", "level": "GRAIL's weights, averaged",
          "random": "a coin for a verdict", "grail-correct": "right answers reweighted",
-         "oracle": "blames the wrong line", "vine": "sampled by line",
+         "oracle": "blames the wrong line", "vine": "credit by sampling",
          "entropy": "the token's own entropy"}
 
 # Signals: (name in the figure, name in fidelity.json, arm trained with it). Random numbers have no

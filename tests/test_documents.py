@@ -408,6 +408,8 @@ def test_where_a_sampled_token_s_time_goes():
     measured, limit = 1e3 * times["9f427dd", 64]["seconds"] / 512, ms(OURS["0.6B", 64, 512])[1]
     assert f"is {limit:.2f} ms for a token of all rows, and it takes {measured:.2f} ms" in text
     asked = 64 / 38_000 * 1e3
+    assert f"reach {100 * limit / measured:.0f} % of the limit" in text
+    assert f"aimed at {100 * limit / asked:.0f} %, which are 38,000 tokens/s" in text
     assert f"would be {asked:.2f} ms a token, {measured - asked:.2f} less than now" in text
     head = spent(found, lambda name, calls: calls == 1 and "nvjet" in name)
     draw = spent(found, lambda name, calls: calls == 1 and "triton_red" in name)
