@@ -90,7 +90,7 @@ def gated(gate_up):
     return F.silu(gate) * up
 
 
-# Tokens. Not an argument, because the compiler would take it for a variable.
+# Tokens of a block of the draw. Were it an argument, the compiler would take it for a variable.
 BLOCK = 256
 
 

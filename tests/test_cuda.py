@@ -1,6 +1,6 @@
 """What only a card can show: kernel, graph, compiled pieces and bf16 against fp32 on the CPU.
 
-    python -m pytest tests/test_cuda.py    # skipped without a card; two to three minutes with one
+    python -m pytest tests/test_cuda.py    # two to three minutes (without a card it is skipped)
 """
 import copy
 import dataclasses

@@ -366,7 +366,7 @@ def test_uniforms_are_uniform_and_uncorrelated():
     ("left", [[9, 9, 3], [4, 9, 6], [9, 9, 9]], [[0, 0, 1], [1, 1, 1], [0, 0, 0]]),
     ("right", [[3, 9, 9], [4, 9, 6], [9, 9, 9]], [[1, 0, 0], [1, 1, 1], [0, 0, 0]])])
 def test_lists_padded_by_hand(side, ids, mask):
-    """A token that is the padding's id stays real; a list may be empty."""
+    """A token that is the padding's id stays real. A list may be empty."""
     got, real = rollout.pad([[3], [4, 9, 6], []], 9, side)
     assert (got.tolist(), real.int().tolist()) == (ids, mask)
     assert got.dtype == torch.int64 and real.dtype == torch.bool
