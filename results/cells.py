@@ -77,6 +77,10 @@ QUESTIONS = {
             "grail-boost-all", "grail-no-boost", "grail-both", "grail-released",
             "grail-correct")], "sampled"),
     ],
+    "study_gsm8k-rates": [
+        ("Each at its own rate, against GRPO", [(arm, "grpo") for arm in (
+            "grail", "oar-g", "delta", "shuffled")], "sampled"),
+    ],
     "study_boost": [
         ("The boost of every box: the mean of the curve", [
             ("grail-boost-all", "grail"), ("grail-boost-all", "grpo")], "curve"),

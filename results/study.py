@@ -43,6 +43,7 @@ import sys
 import time
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
+from statistics import fmean
 
 os.environ["OMP_NUM_THREADS"] = "1"  # workers inherit it; another number changes the rounding
 os.environ["TQDM_DISABLE"] = "1"
@@ -78,7 +79,8 @@ LONG = ["grpo", "oracle", "vine", "grail", "grail-released", "grail-correct", "o
         "delta", "scrl", "shuffled", "level", "entropy"]
 
 # rate_of: the arm whose sweep gives the rate, if not its own. chosen_by: the sweep's measure, the
-# accuracy at the end ("sampled") or the mean of the curve.
+# accuracy at the end ("sampled") or the mean of the curve. sweep_seeds: how many of SWEEP_SEEDS the
+# sweep has, if not all.
 GRIDS = {
     "embedded": dict(arms=[arm for arm in [*ARMS, *ABLATIONS] if arm not in LATER], seeds=10,
                      rates=[5e-5, 1e-4, 2e-4, 4e-4], steps=40, every=10, validation=500,
@@ -101,11 +103,19 @@ GRIDS = {
                   also="--prompts 8 --group 8 --max-new-tokens 512",
                   flags_of={"vine": "--continuations 4 --cut newline"}, one_card=True),
 }
+# The same study, with each arm at its own rate. vine would take three runs of 22 minutes on a card.
+GRIDS["gsm8k-rates"] = {**GRIDS["gsm8k"], "arms": ["grpo", "grail", "oar-g", "delta", "shuffled"],
+                        "rates": [5e-7, 1e-6, 3e-6], "rate_of": {}, "sweep_seeds": 1}
 
 
 def chosen_by(setup):
     """The measure by which the sweep chooses a rate."""
     return setup.get("chosen_by", "sampled")
+
+
+def sweep_seeds(setup):
+    """The seeds of the sweep."""
+    return SWEEP_SEEDS[:setup.get("sweep_seeds", len(SWEEP_SEEDS))]
 
 
 def arguments(cell, setup):
@@ -242,7 +252,7 @@ def validation(line, setup):
 
 def best_rates(setup, lines):
     """{arm: the rate with the highest mean on validation problems, the lower one of a tie; None
-    where the sweep is not done}."""
+    where the sweep is not done}. A rate may have more seeds than asked for: all of them count."""
     rates, found = sorted(setup["rates"]), {}
     if len(rates) == 1:
         return dict.fromkeys(setup["arms"], rates[0])
@@ -255,8 +265,8 @@ def best_rates(setup, lines):
     chosen = dict.fromkeys(setup["arms"])
     for arm in chosen:
         by_rate = found.get(setup["rate_of"].get(arm, arm), {})
-        if all(len(by_rate.get(rate, {})) == len(SWEEP_SEEDS) for rate in rates):
-            chosen[arm] = max(rates, key=lambda rate: sum(by_rate[rate].values()))
+        if all(set(sweep_seeds(setup)) <= set(by_rate.get(rate, {})) for rate in rates):
+            chosen[arm] = max(rates, key=lambda rate: fmean(by_rate[rate].values()))
     return chosen
 
 
@@ -282,7 +292,8 @@ def cells_of(phase, setup, lines):
     elif phase == "sweep":
         swept = dict.fromkeys(setup["rate_of"].get(arm, arm) for arm in arms)
         rates = setup["rates"] if len(setup["rates"]) > 1 else []
-        cells = [(arm, rate, seed) for seed in SWEEP_SEEDS for rate in rates for arm in swept]
+        cells = [(arm, rate, seed) for seed in sweep_seeds(setup)
+                 for rate in rates for arm in swept]
     else:
         best = best_rates(setup, lines)
         refuse_two_rates(best, setup, lines)
@@ -353,7 +364,7 @@ def asked_for(args, name):
     """The setup (dict) of the grid `name`, changed by the flags. Raises BadInput for flags with
     which no cell could run, or with which a cell would not be what its line says."""
     grid = GRIDS[name]
-    if name in ("real", "gsm8k") and not (args.model and args.data and args.test):
+    if name in ("real", "gsm8k", "gsm8k-rates") and not (args.model and args.data and args.test):
         raise BadInput(f"--grid {name}: needs --model FOLDER --data TRAIN.jsonl --test TEST.jsonl.")
     check_device(args.device)
     setup = {**grid, "model": args.model or grid.get("model", "tiny"), "device": args.device,
@@ -376,6 +387,8 @@ def asked_for(args, name):
             setup["rates"] = [math.nan]
         if not 0 < setup["rates"][0] <= setup["rates"][-1] < 1:
             raise BadInput(f"--rates {args.rates}: give numbers between 0 and 1, with commas.")
+    if args.sweep_seeds:
+        setup["sweep_seeds"] = args.sweep_seeds
     check_also(args.also, setup)
     return setup
 
@@ -580,15 +593,17 @@ def read_flags(argv):
     add("--jobs", type=int, default=2, help="cells at a time")
     add("--device", default="cpu", help="cpu or cuda; with several cards, workers take turns")
     add("--rates", default="", help="learning rates of the sweep, with commas")
+    add("--sweep-seeds", type=int, choices=range(len(SWEEP_SEEDS) + 1), default=0,
+        help="how many seeds the sweep has, of 100, 101, 102; 0: as the grid")
     add("--arms", default="", help="some of the arms, with commas")
     add("--seeds", type=int, default=0, help="how many seeds the final cells have; 0: as the grid")
     add("--first-seed", type=int, default=0, help="the first of these seeds")
     add("--model", default="", help="a folder, in place of the grid's embedded model; real and "
-        "gsm8k have none")
+        "gsm8k* have none")
     add("--data", default="", help="a .jsonl file to train on, in place of the grid's problems; "
-        "real and gsm8k have none. Its last problems validate, so shuffle a sorted file")
+        "real and gsm8k* have none. Its last problems validate, so shuffle a sorted file")
     add("--test", default="", help="a .jsonl file of held-out problems, in place of the grid's; "
-        "real and gsm8k have none")
+        "real and gsm8k* have none")
     add("--also", default="", help="more flags for every cell, but none that cells set "
         'themselves; for example --also="--max-new-tokens 512"')
     add("--out", default="", help="the file of lines (results/study_GRID.jsonl)")

@@ -326,6 +326,23 @@ def test_a_sweep_takes_the_best_mean_and_says_so_at_the_edge():
     assert "| grail | 50.0 * | 41.7 |" in text and "edge of the sweep: grail" in text
 
 
+def test_a_sweep_of_one_seed_and_of_more_at_some_rates():
+    """One seed is enough if asked for. Two more at one rate alone: its mean is 6 right of 12, where
+    the other has 3 of 4. A sweep of three seeds then lacks two at the other."""
+    one = setup(arms=["grpo"], rates=[1e-4, 2e-4], sweep_seeds=1, first_seed=0)
+    three = one | {"sweep_seeds": 3}
+    assert [cell["seed"] for cell in study.cells_of("sweep", one, [])] == [100, 100]
+    lines = [line("grpo", 100, "4", phase="sweep"),
+             line("grpo", 100, "3", phase="sweep", rate=2e-4)]
+    assert study.best_rates(one, lines[:1])["grpo"] is None
+    assert study.best_rates(one, lines)["grpo"] == 1e-4
+    lines += [line("grpo", seed, "1", phase="sweep") for seed in (101, 102)]
+    assert study.best_rates(one, lines)["grpo"] == 2e-4
+    assert study.best_rates(three, lines)["grpo"] is None
+    more = study.cells_of("sweep", three, lines)
+    assert [(cell["rate"], cell["seed"]) for cell in more] == [(2e-4, 101), (2e-4, 102)]
+
+
 def test_an_arm_is_compared_at_one_rate():
     """Seeds 0 and 1 at one rate and 1 and 2 at another are three seeds of nothing; with one seed,
     the later line would have hidden the other. An arm alone may have its own rate."""
@@ -529,7 +546,7 @@ def test_rates_of_one_s_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     args = SimpleNamespace(grid="embedded", model="", data="", out="", test="",
                            also="", device="cpu", arms="grpo", seeds=1, first_seed=0,
-                           rates="5e-5,2.5e-5")
+                           rates="5e-5,2.5e-5", sweep_seeds=0)
     asked, _ = study.prepare(args)
     assert {cell["rate"] for cell in study.cells_of("sweep", asked, [])} == {2.5e-5, 5e-5}
     for bad in ("", "x", "0", "1e-4,nan", "1e-4,-1"):
@@ -794,7 +811,7 @@ def study_args(argv, **other):
     """The arguments of `study.prepare` for the command line of `here`."""
     known = dict(grid="real", model=argv[3], data="train.jsonl", out="",
                  test="test.jsonl", device="cpu", arms="", seeds=0, first_seed=0, rates="",
-                 also=argv[-1][7:])
+                 sweep_seeds=0, also=argv[-1][7:])
     return SimpleNamespace(**known | other)
 
 
@@ -821,6 +838,23 @@ def test_the_gsm8k_grid_lists_its_cells(here):
     assert {cell["arm"]: cell["rate"] for cell in final} == wanted
     seeds = {arm: [c["seed"] for c in final if c["arm"] == arm] for arm in wanted}
     assert seeds.pop("vine") == [0, 1, 2] and all(s == [0, 1, 2, 3, 4] for s in seeds.values())
+
+
+def test_the_grid_of_rates_sweeps_every_arm_of_its_own(here):
+    """5 arms x 3 rates with one seed, and then each arm at the rate that was its best."""
+    setup, _ = study.prepare(gsm8k_args(here[0], grid="gsm8k-rates"))
+    study.SWEEP_SEEDS = (100, 101, 102)
+    swept = study.cells_of("sweep", setup, [])
+    arms, rates = ["grpo", "grail", "oar-g", "delta", "shuffled"], [5e-7, 1e-6, 3e-6]
+    assert len(swept) == 15
+    assert {(c["arm"], c["rate"], c["seed"]) for c in swept} == set(
+        itertools.product(arms, rates, [100]))
+    best = {"grpo": 1e-6, "grail": 5e-7, "oar-g": 1e-6, "delta": 3e-6, "shuffled": 1e-6}
+    point = {"samples": 4, "step": 200}
+    lines = [dict(cell=cell, curve=[], final=point | {
+        "right": "44" if cell["rate"] == best[cell["arm"]] else "11"}) for cell in swept]
+    final = study.cells_of("final", setup, lines)
+    assert {cell["arm"]: cell["rate"] for cell in final} == best and len(final) == 25
 
 
 @pytest.mark.parametrize("arm", study.GRIDS["gsm8k"]["arms"])
