@@ -88,9 +88,11 @@ def sweep_table(lines):
     edge = [arm for arm, by in found.items() if chosen.get(arm) in (min(by), max(by))]
     note = f" At the edge of the sweep: {', '.join(edge)}." if edge else ""
     taken = "; * is taken" if chosen else ""
+    counts = sorted({len(seeds) for by_rate in found.values() for seeds in by_rate.values()})
+    many = f" ({counts[0]} to {counts[-1]} a rate)" if len(counts) > 1 else ""
     what = {"sampled": "accuracy", "curve": "mean accuracy along the curve"}[column]
     return (f"\n**Learning rates**: {what} in per cent on the validation split, mean over the "
-            f"sweep's own seeds{taken}.{note}\n\n"
+            f"sweep's own seeds{many}{taken}.{note}\n\n"
             + table(["arm", *(f"{rate:g}" for rate in rates)], rows) + "\n")
 
 

@@ -236,6 +236,36 @@ def test_what_is_said_of_the_signals_order_holds():
         assert delta["low"] < 0 < delta["high"]
 
 
+def test_the_points_of_the_gsm8k_sweeps_are_those_of_the_lines():
+    """The tables of the page show these runs at steps 50, 100, 150 and 200, and how many samples
+    were cut off. Here both are counted from the digits of each problem."""
+    def found(study, arm, rate, seed):
+        cell = {"phase": "sweep", "arm": arm, "rate": float(rate), "seed": int(seed)}
+        lines = cells.read(ROOT / f"results/{study}.jsonl")
+        line, = [line for line in lines if line["cell"] == cell]
+        points = [*line["curve"], line["final"]]
+        assert [point["step"] for point in points] == [50, 100, 150, 200]
+        right = [25 * sum(map(int, point["right"])) / len(point["right"]) for point in points]
+        return right, [100 * point["truncated"] for point in points], line["final"]["length"]
+
+    page = (ROOT / "results/real_model.md").read_text(encoding="utf-8")
+    row = re.compile(r"^\| (\S+e-\d) \| (\d+) \| (.+) \|$", re.M)
+    rows = row.findall(section(page, "GSM8K: the rate"))
+    assert len(rows) == 9
+    for rate, seed, rest in rows:
+        right, cut, length = found("study_gsm8k", "grpo", rate, seed)
+        *shown, tokens, at_end = rest.removesuffix(" %").split(" | ")
+        assert [*map(float, shown), float(at_end)] == pytest.approx([*right, cut[-1]], abs=0.051)
+        assert int(tokens) == pytest.approx(length, abs=0.51)
+    row = re.compile(r"^\| `(\S+)` \| (\S+) \| (\d+) \| (.+) \|$", re.M)
+    rows = row.findall(section(page, "GSM8K: each arm at its own rate"))
+    assert len(rows) == 5
+    for arm, rate, seed, rest in rows:
+        right, cut, _ = found("study_gsm8k-rates", arm, rate, seed)
+        pairs = [tuple(map(float, pair.split(", "))) for pair in rest.split(" | ")]
+        assert pairs == [pytest.approx(pair, abs=0.051) for pair in zip(right, cut, strict=True)]
+
+
 # ------------------------------------------------------------------ figures of docs/speed.md
 
 SPEED = (ROOT / "docs/speed.md").read_text(encoding="utf-8")

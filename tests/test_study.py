@@ -324,6 +324,8 @@ def test_a_sweep_takes_the_best_mean_and_says_so_at_the_edge():
     assert study.best_rates(setup, alike)["grail"] == 1e-4
     text = tables.sweep_table(lines + [line("grail", 0, "1", rate=1e-4)])
     assert "| grail | 50.0 * | 41.7 |" in text and "edge of the sweep: grail" in text
+    assert "own seeds; * is taken" in text
+    assert "own seeds (2 to 3 a rate).\n" in tables.sweep_table(lines[:-1])
 
 
 def test_a_sweep_of_one_seed_and_of_more_at_some_rates():
