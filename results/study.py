@@ -14,20 +14,20 @@ r"""The study: does token-level credit help, under controls, at a size that anyo
 A cell is one command, `python grail.py --seed 3 --lr 0.0002 ...`, run in a worker process, plus the
 evaluation of its snapshots. It becomes one line of results/study_GRID.jsonl, complete or not at
 all. A finished cell does not run again. The lines of our own cells come with the project, so with
-those files nothing is left to run: name another --out to run the cells again. Stop and start as you
-like: the worker ends its step, and a cell with a checkpoint continues from it. If a worker is
-killed, its cell is lost, and the same command runs it again. Three phases:
+those files hardly anything is left to run: name another --out to run the cells again. Stop and
+start as you like: the worker ends its step, and a cell with a checkpoint continues from it. If a
+worker is killed, its cell is lost, and the same command runs it again. Three phases:
 
     start     the untrained model on the held-out problems
-    sweep     each arm at each learning rate, seeds 100, 101, ...; scored on validation problems
-              (the last of the training file, on which no run trains): at the end, or, on long
-              chains and GSM8K, along the curve
+    sweep     each arm at each learning rate, seeds 100, 101, 102, or 100 alone; scored on
+              validation problems (the last of the training file, on which no run trains): at the
+              end, or, on long chains and GSM8K, along the curve
     final     each arm at its best rate, seeds 0, 1, ...; scored along the curve and at the end
 
 Some arms take the rate of another sweep: ablations use GRAIL's, and on a real model all arms use
-GRPO's. --plan trains and writes nothing. Until a first cell has been timed, it says that the
-time is unknown. Cells train in a folder of runs/study/ that belongs to this --out, its settings and
-its data, so two studies of one grid share nothing.
+GRPO's, but in the grid gsm8k-rates. --plan trains and writes nothing. Until a first cell has been
+timed, it says that the time is unknown. Cells train in a folder of runs/study/ that belongs to this
+--out, its settings and its data, so two studies of one grid share nothing.
 
 What we left out, on purpose: the best point of a curve, sweeps of anything but the learning rate, a
 scheduler for several machines (--arms and --seeds cut the grid; JSONL lines can be joined).
