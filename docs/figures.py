@@ -320,10 +320,11 @@ def forest():
         for row, p in zip(rows, paired.holm([row["p"] for row in rows])):
             y += 24
             low, mean, high = (100 * row[k] for k in ("low", "mean", "high"))
-            note = NOTES.get(row["b"], "")
+            notes = [NOTES.get(row["b"], "")]
             if row["seeds"] != seeds:
-                note = f"{note}, {row['seeds']} seeds".removeprefix(", ")
-            out += [text(40, y, row["b"], "mono"), text(170, y, note, "small soft"),
+                notes.append(f"{row['seeds']} seeds")
+            out += [text(40, y, row["b"], "mono"),
+                    text(170, y, ", ".join(filter(None, notes)), "small soft"),
                     text(480, y, f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]", "mono small", "end")]
             if abs(mean) > 11:
                 out.append(text(zero - 11 * point, y, "\u2190 far off", "small soft"))

@@ -80,7 +80,7 @@ LONG = ["grpo", "oracle", "vine", "grail", "grail-released", "grail-correct", "o
 
 # rate_of: the arm whose sweep gives the rate, if not its own. chosen_by: the sweep's measure, the
 # accuracy at the end ("sampled") or the mean of the curve. sweep_seeds: how many of SWEEP_SEEDS the
-# sweep has, if not all.
+# sweep has, if not all. own_files: the model and the problems are the user's.
 GRIDS = {
     "embedded": dict(arms=[arm for arm in [*ARMS, *ABLATIONS] if arm not in LATER], seeds=10,
                      rates=[5e-5, 1e-4, 2e-4, 4e-4], steps=40, every=10, validation=500,
@@ -93,7 +93,8 @@ GRIDS = {
                  chosen_by="curve", model="tiny-long", data="arithmetic-long"),
     "real": dict(arms=["grpo", "grail", "shuffled"], seeds=3, rates=[1e-6, 3e-6, 1e-5], steps=40,
                  every=20, validation=200, curve=200, final=None, samples=4,
-                 save_every=10, rate_of=dict.fromkeys([*ARMS, *ABLATIONS], "grpo")),
+                 save_every=10, rate_of=dict.fromkeys([*ARMS, *ABLATIONS], "grpo"),
+                 own_files=True),
     # All arms take GRPO's rate, because a sweep for each would be 54 cells and take about twice as
     # long as all the rest. A file holds cells of one kind of card and one batch size.
     "gsm8k": dict(arms=["grpo", "grail", "oar-g", "delta", "shuffled", "vine"], seeds=5,
@@ -101,7 +102,8 @@ GRIDS = {
                   validation=500, curve=500, final=500, samples=4, save_every=0,
                   rate_of=dict.fromkeys([*ARMS, *ABLATIONS], "grpo"), chosen_by="curve",
                   also="--prompts 8 --group 8 --max-new-tokens 512",
-                  flags_of={"vine": "--continuations 4 --cut newline"}, one_card=True),
+                  flags_of={"vine": "--continuations 4 --cut newline"}, one_card=True,
+                  own_files=True),
 }
 # The same study, with each arm at its own rate. vine would take three runs of 22 minutes on a card.
 GRIDS["gsm8k-rates"] = {**GRIDS["gsm8k"], "arms": ["grpo", "grail", "oar-g", "delta", "shuffled"],
@@ -364,7 +366,7 @@ def asked_for(args, name):
     """The setup (dict) of the grid `name`, changed by the flags. Raises BadInput for flags with
     which no cell could run, or with which a cell would not be what its line says."""
     grid = GRIDS[name]
-    if name in ("real", "gsm8k", "gsm8k-rates") and not (args.model and args.data and args.test):
+    if grid.get("own_files") and not (args.model and args.data and args.test):
         raise BadInput(f"--grid {name}: needs --model FOLDER --data TRAIN.jsonl --test TEST.jsonl.")
     check_device(args.device)
     setup = {**grid, "model": args.model or grid.get("model", "tiny"), "device": args.device,
@@ -594,7 +596,7 @@ def read_flags(argv):
     add("--device", default="cpu", help="cpu or cuda; with several cards, workers take turns")
     add("--rates", default="", help="learning rates of the sweep, with commas")
     add("--sweep-seeds", type=int, choices=range(len(SWEEP_SEEDS) + 1), default=0,
-        help="how many seeds the sweep has, of 100, 101, 102; 0: as the grid")
+        help="how many of the seeds 100, 101, 102 the sweep has (0: as the grid)")
     add("--arms", default="", help="some of the arms, with commas")
     add("--seeds", type=int, default=0, help="how many seeds the final cells have; 0: as the grid")
     add("--first-seed", type=int, default=0, help="the first of these seeds")

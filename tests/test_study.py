@@ -3,6 +3,7 @@ import itertools
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -798,7 +799,7 @@ def here(monkeypatch, tmp_path):
     small = dict(arms=["grpo", "shuffled"], seeds=1, rates=[1e-4, 1e-3], steps=3, every=1,
                  validation=6, curve=3, final=5, samples=2, save_every=0,
                  rate_of={"shuffled": "grpo"})
-    monkeypatch.setitem(study.GRIDS, "real", small)
+    monkeypatch.setitem(study.GRIDS, "real", study.GRIDS["real"] | small)
     monkeypatch.setattr(study, "SWEEP_SEEDS", (100,))
     for part, n in (("train", 40), ("test", 8)):
         rows = (ROOT / f"data/arithmetic_{part}.jsonl").read_text().splitlines(keepends=True)[:n]
@@ -843,7 +844,8 @@ def test_the_gsm8k_grid_lists_its_cells(here):
 
 
 def test_the_grid_of_rates_sweeps_every_arm_of_its_own(here):
-    """5 arms x 3 rates with one seed, and then each arm at the rate that was its best."""
+    """5 arms x 3 rates with one seed, and then each arm at the rate that was its best. Two seeds of
+    the sweep if asked for."""
     setup, _ = study.prepare(gsm8k_args(here[0], grid="gsm8k-rates"))
     study.SWEEP_SEEDS = (100, 101, 102)
     swept = study.cells_of("sweep", setup, [])
@@ -857,6 +859,33 @@ def test_the_grid_of_rates_sweeps_every_arm_of_its_own(here):
         "right": "44" if cell["rate"] == best[cell["arm"]] else "11"}) for cell in swept]
     final = study.cells_of("final", setup, lines)
     assert {cell["arm"]: cell["rate"] for cell in final} == best and len(final) == 25
+    setup, _ = study.prepare(gsm8k_args(here[0], grid="gsm8k-rates", sweep_seeds=2))
+    more = study.cells_of("sweep", setup, lines)
+    assert {cell["seed"] for cell in more} == {101} and len(more) == 15
+
+
+def test_the_flags_of_the_page_ask_for_the_cells_that_it_names(here):
+    """The table of real_model.md, with lines in which GRAIL's best rate is 2.5e-7, and all other
+    arms' is 1e-6. The last two rows are the final cells."""
+    page = (ROOT / "results/real_model.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| .+ \| `(--phases .+)` \|$", page, re.M)
+    study.SWEEP_SEEDS = (100, 101, 102)
+    best = dict.fromkeys(["grpo", "grail", "oar-g", "delta", "shuffled"], 1e-6) | {"grail": 2.5e-7}
+    lines = [line(arm, 100, "4" if rate == best[arm] else "1", phase="sweep", rate=rate)
+             for arm in best for rate in (2.5e-7, 5e-7, 1e-6, 3e-6)]
+    asked = []
+    for row in rows:
+        args = study.read_flags(row.split())
+        setup, _ = study.prepare(gsm8k_args(here[0], grid="gsm8k-rates", arms=args.arms,
+                                            rates=args.rates, sweep_seeds=args.sweep_seeds))
+        left = study.missing(args.phases.split(","), setup, lines)
+        asked.append([(c["phase"], c["arm"], c["rate"], c["seed"]) for c in left])
+    assert asked[0] == []
+    assert asked[1] == [("sweep", "grail", rate, seed) for seed in (101, 102)
+                        for rate in (2.5e-7, 5e-7)]
+    assert asked[2] == [("final", "grail", 2.5e-7, seed) for seed in range(5)]
+    assert asked[3] == [("final", arm, 1e-6, seed) for seed in range(5)
+                        for arm in ("grpo", "oar-g", "delta", "shuffled")]
 
 
 @pytest.mark.parametrize("arm", study.GRIDS["gsm8k"]["arms"])
@@ -1068,15 +1097,16 @@ def test_a_final_cell_has_no_seed_of_the_sweep(here):
 
 def test_every_grid_takes_another_model_and_other_problems(here, capsys):
     """As --help says; "real, gsm8k:" stood there, and the embedded grid took them without a word.
-    Those two have none of their own, so each is needed."""
+    Those two and gsm8k-rates have none of their own, so each is needed."""
     argv, _, _ = here
     setup, _ = study.prepare(study_args(argv, grid="embedded", model="tiny-long"))
     settings = setup["settings"]
     assert (settings["model"], setup["test"], setup["held_out"]) == ("tiny-long", "test.jsonl", 8)
     assert len(setup["files"]["train.jsonl"].splitlines()) == 32
-    for name in ("model", "data", "test"):
-        with pytest.raises(BadInput, match="--grid real: needs --model FOLDER --data"):
-            study.prepare(study_args(argv, **{name: ""}))
+    grids, names = ("real", "gsm8k", "gsm8k-rates"), ("model", "data", "test")
+    for grid, name in itertools.product(grids, names):
+        with pytest.raises(BadInput, match=f"--grid {grid}: needs --model FOLDER --data"):
+            study.prepare(study_args(argv, **{"grid": grid, name: ""}))
     with pytest.raises(SystemExit):
         study.main(["--help"])
     said = " ".join(capsys.readouterr().out.split())
