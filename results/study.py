@@ -14,9 +14,9 @@ r"""The study: does token-level credit help, under controls, at a size that anyo
 A cell is one command, `python grail.py --seed 3 --lr 0.0002 ...`, run in a worker process, plus the
 evaluation of its snapshots. It becomes one line of results/study_GRID.jsonl, complete or not at
 all. A finished cell does not run again. The lines of our own cells come with the project, so with
-those files hardly anything is left to run: name another --out to run the cells again. Stop and
-start as you like: the worker ends its step, and a cell with a checkpoint continues from it. If a
-worker is killed, its cell is lost, and the same command runs it again. Three phases:
+those files nothing is left to run: name another --out to run the cells again. Stop and start as you
+like: the worker ends its step, and a cell with a checkpoint continues from it. If a worker is
+killed, its cell is lost, and the same command runs it again. Three phases:
 
     start     the untrained model on the held-out problems
     sweep     each arm at each learning rate, seeds 100, 101, 102, or 100 alone; scored on

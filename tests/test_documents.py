@@ -259,11 +259,48 @@ def test_the_points_of_the_gsm8k_sweeps_are_those_of_the_lines():
         assert int(tokens) == pytest.approx(length, abs=0.51)
     row = re.compile(r"^\| `(\S+)` \| (\S+) \| (\d+) \| (.+) \|$", re.M)
     rows = row.findall(section(page, "GSM8K: each arm at its own rate"))
-    assert len(rows) == 5
+    assert len(rows) == 10
     for arm, rate, seed, rest in rows:
         right, cut, _ = found("study_gsm8k-rates", arm, rate, seed)
         pairs = [tuple(map(float, pair.split(", "))) for pair in rest.split(" | ")]
         assert pairs == [pytest.approx(pair, abs=0.051) for pair in zip(right, cut, strict=True)]
+
+
+def test_grail_at_half_the_rate_and_twice_the_steps_as_the_page_has_it():
+    """Means and t intervals over five seeds, counted here from the digits of each problem."""
+    def found(study, rate, step):
+        right, cut = {}, {}
+        for line in cells.read(ROOT / f"results/{study}.jsonl"):
+            cell = line["cell"]
+            if (cell["phase"], cell["arm"], cell["rate"]) != ("final", "grail", rate):
+                continue
+            point, = [p for p in [*line["curve"], line["final"]] if p["step"] == step]
+            right[cell["seed"]] = 25 * sum(map(int, point["right"])) / len(point["right"])
+            cut[cell["seed"]] = 100 * point["truncated"]
+        assert sorted(right) == [0, 1, 2, 3, 4]
+        return [[values[seed] for seed in range(5)] for values in (right, cut)]
+
+    page = (ROOT / "results/real_model.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| step (\d+) and (\d+) \| (.+) \|$", page, re.M)
+    assert [row[:2] for row in rows] == [("50", "100"), ("100", "200")]
+    for fast, slow, rest in rows:
+        of_fast, of_slow = found("study_gsm8k", 1e-6, int(fast)), found(
+            "study_gsm8k-rates", 5e-7, int(slow))
+        expected = [statistics.mean(values) for values in (*of_fast, *of_slow)]
+        for a, b in zip(of_fast, of_slow, strict=True):
+            differences = [y - x for x, y in zip(a, b, strict=True)]
+            mean, half = statistics.mean(differences), 2.776 * statistics.stdev(differences) / 5**.5
+            expected += [mean, mean - half, mean + half]
+        shown = [float(number) for number in re.findall(r"[-+]?\d+\.\d+", rest)]
+        assert shown == pytest.approx(expected, abs=0.051)
+
+
+def test_lines_that_stand_in_two_studies_of_gsm8k_are_copies():
+    files = [(ROOT / f"results/study_{name}.jsonl").read_text(encoding="utf-8").splitlines()
+             for name in ("gsm8k", "gsm8k-rates")]
+    one, two = [{json.dumps(json.loads(line)["cell"]): line for line in lines} for lines in files]
+    both = one.keys() & two.keys()
+    assert len(both) == 30 and all(one[cell] == two[cell] for cell in both)
 
 
 # ------------------------------------------------------------------ figures of docs/speed.md
