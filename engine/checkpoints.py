@@ -98,22 +98,23 @@ def snapshot(folder, model, step):
     shutil.rmtree(final.with_name(final.name + ".old"), ignore_errors=True)  # of a repeated step
 
 
-def check_room(folder, optimizer, snapshots=0):
-    """Raise BadInput unless two checkpoints and this many snapshots fit on the disk of `folder`.
+def check_room(folder, optimizer, checkpoints=2, snapshots=0):
+    """Raise BadInput unless so many checkpoints and snapshots fit on the disk of `folder`.
 
-    A checkpoint is three times the weights, because Adam keeps two more numbers per weight.
+    A checkpoint is three times the weights, because Adam keeps two more numbers per weight. The
+    last one stays until the next is complete, so a run that saves more than once needs two.
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     weights = sum(p.numel() * p.element_size() for p in parameters)
     there = [*folder.glob("checkpoint*/*"), *folder.glob("snapshots/*/*")]  # of a resumed run
     kept = sum(path.stat().st_size for path in there)
-    needed = (6 + snapshots) * weights - kept
+    needed = (3 * checkpoints + snapshots) * weights - kept
     place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     free = shutil.disk_usage(place).free
     if free < needed:
-        raise BadInput(f"--name {folder}: {free / 1e9:.2f} GB are free there, and two checkpoints "
-                       f"and {snapshots} snapshots need {needed / 1e9:.2f} GB more; take another "
-                       "disk.")
+        raise BadInput(f"--name {folder}: {free / 1e9:.2f} GB are free there, and the checkpoints "
+                       f"({checkpoints}) and snapshots ({snapshots}) need {needed / 1e9:.2f} GB "
+                       "more; take another disk.")
 
 
 # ------------------------------------------------------------------------------ reading one

@@ -202,7 +202,9 @@ def open_run(config, optimizer, rows, checkpoint=None, reference=None, held_out=
         settings["kl_reference_config"] = short_sha(settings_of(reference.config))
     folder, step = checkpoint.parent if checkpoint else unused(config.name), 0
     try:
-        check_room(folder, optimizer, config.steps // (config.snapshot_every or config.steps + 1))
+        saves_once = not checkpoint and not 0 < config.save_every < config.steps
+        snapshots = config.steps // (config.snapshot_every or config.steps + 1)
+        check_room(folder, optimizer, 1 if saves_once else 2, snapshots)
         if checkpoint:
             refuse_to_go_back_only(checkpoint, config)
             step = restore(checkpoint, optimizer, settings)

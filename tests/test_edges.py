@@ -277,7 +277,8 @@ def test_a_reference_of_another_config_is_another_run(tmp_path):
     for theta in (1e4, 1e4, 1e6):
         model = torch.nn.Linear(2, 2)
         model.config = Qwen3Config(rope_parameters=dict(rope_type="default", rope_theta=theta))
-        config = argparse.Namespace(name=str(tmp_path / "run"), steps=1, snapshot_every=0, kl=.1)
+        config = argparse.Namespace(name=str(tmp_path / "run"), steps=1, save_every=0,
+                                    snapshot_every=0, kl=.1)
         optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))])
         run = runs.open_run(config, optimizer, [], reference=model)
         files.release(run.folder)
@@ -320,7 +321,7 @@ def test_a_second_run_with_a_slash_at_its_end_lies_beside_the_first(tmp_path):
     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))])
     row = [{"id": "0", "problem": "1+1?", "answer": "2"}]
     for name in ("x", "x-2", "x-3"):
-        config = argparse.Namespace(name=f"{tmp_path}/x/", steps=1, snapshot_every=0)
+        config = argparse.Namespace(name=f"{tmp_path}/x/", steps=1, save_every=0, snapshot_every=0)
         run = runs.open_run(config, optimizer, row)
         files.release(run.folder)
         assert run.folder == tmp_path / name
@@ -333,7 +334,7 @@ def test_two_runs_of_one_name_that_start_at_once_get_two_folders(tmp_path, monke
     """Both find the name free. The one that comes second to make the folder takes the next."""
     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))])
     row = [{"id": "0", "problem": "1+1?", "answer": "2"}]
-    config = argparse.Namespace(name=str(tmp_path / "x"), steps=1, snapshot_every=0)
+    config = argparse.Namespace(name=str(tmp_path / "x"), steps=1, save_every=0, snapshot_every=0)
     (tmp_path / "x-2").symlink_to(tmp_path / "nowhere")
 
     def meanwhile(folder, *_):

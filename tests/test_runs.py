@@ -501,19 +501,27 @@ def test_a_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(call, nth, 
 
 
 def test_a_disk_too_small_is_said_before_the_first_step(tmp_path, half, monkeypatch):
-    """0.76 M weights of 4 bytes, two checkpoints of them and of Adam's two numbers: 18 MB."""
+    """0.76 M weights of 4 bytes, two checkpoints of them and of Adam's two numbers: 18 MB. A run
+    that saves once, at its end, needs room for one."""
     size = 24 * sum(w.numel() for w in weights(half).values())
 
     def free(room):
         monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=room))
 
-    free(size - 1)
-    with pytest.raises(BadInput, match="0.02 GB are free there"):
-        run("grpo", tmp_path, "--steps", 1, "--name", tmp_path / "a")
-    assert not (tmp_path / "a").exists()
-    free(size)
+    for room, words in ((size, "--steps 2 --save-every 1"), (size // 2, "--steps 1"),
+                        (size // 2, "--steps 2 --save-every 0")):
+        free(room - 1)
+        with pytest.raises(BadInput, match="0.0[12] GB are free there"):
+            run("grpo", tmp_path, *words.split(), "--name", tmp_path / "a")
+        assert not (tmp_path / "a").exists()
+        free(room)
+        run("grpo", tmp_path, *words.split(), "--name", tmp_path / "a")
+        shutil.rmtree(tmp_path / "a")
     run("grpo", tmp_path, "--steps", 1, "--name", tmp_path / "a")
-    free(0)  # a resumed run has both already
+    free(0)
+    with pytest.raises(BadInput, match="0.01 GB more"):  # its checkpoint stays until the next one
+        run("grpo", tmp_path, "--resume", tmp_path / "a", "--steps", 2, "--save-every", 0)
+    # A run that has saved twice has room for two already.
     run("grpo", tmp_path, "--resume", half, "--steps", 3)
 
 
