@@ -44,7 +44,7 @@ STUDIES = [("study_embedded.jsonl", "short chains, the embedded model"),
            ("study_greedy.jsonl", "the same, more fresh seeds"),
            ("study_recipe.jsonl", "the same, both trained as the release trains"),
            ("study_real.jsonl", "a real model of 0.5 B parameters, on MAWPS and SVAMP"),
-           ("study_gsm8k.jsonl", "the same model on GSM8K")]
+           ("study_gsm8k.jsonl", "the same model on GSM8K, all at the rate of GRPO")]
 NOTES = {"grail-released": "the published code", "grpo-std": "A over its group's std",
          "shuffled": "GRAIL's weights, shuffled", "level": "GRAIL's weights, averaged",
          "random": "a coin for a verdict", "grail-correct": "right answers reweighted",
