@@ -98,7 +98,7 @@ def snapshot(folder, model, step):
     shutil.rmtree(final.with_name(final.name + ".old"), ignore_errors=True)  # of a repeated step
 
 
-def check_room(folder, optimizer, checkpoints=2, snapshots=0):
+def check_room(folder, optimizer, checkpoints, snapshots):
     """Raise BadInput unless so many checkpoints and snapshots fit on the disk of `folder`.
 
     A checkpoint is three times the weights, because Adam keeps two more numbers per weight. The
@@ -114,7 +114,7 @@ def check_room(folder, optimizer, checkpoints=2, snapshots=0):
     if free < needed:
         raise BadInput(f"--name {folder}: {free / 1e9:.2f} GB are free there, and the checkpoints "
                        f"({checkpoints}) and snapshots ({snapshots}) need {needed / 1e9:.2f} GB "
-                       "more; take another disk.")
+                       "more, so take another disk.")
 
 
 # ------------------------------------------------------------------------------ reading one

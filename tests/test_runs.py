@@ -534,9 +534,9 @@ def test_snapshots_on_the_disk_are_not_asked_for_again(tmp_path, monkeypatch):
     disk = SimpleNamespace(free=15_999)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: disk)
     with pytest.raises(BadInput):
-        checkpoints.check_room(tmp_path, optimizer, snapshots=3)
+        checkpoints.check_room(tmp_path, optimizer, 2, snapshots=3)
     disk.free += 1
-    checkpoints.check_room(tmp_path, optimizer, snapshots=3)
+    checkpoints.check_room(tmp_path, optimizer, 2, snapshots=3)
 
 
 def test_a_resumed_run_stays_in_its_folder(tmp_path, half):
