@@ -64,7 +64,8 @@ def what_was_run(lines):
              "final": "of the comparison"}
     cells = ", ".join(f"{phases[k]} {name}" for k, name in names.items() if phases[k])
     hours = sum(sum(line["seconds"].values()) for line in lines) / 3600
-    where = {f"{line['made_on']['device']}, torch {line['made_on']['torch']}" for line in lines}
+    made = [line["made_on"] for line in lines]  # cuda:0 or cuda:1: either card of a machine
+    where = {f"{on['device'].partition(':')[0]}, torch {on['torch']}" for on in made}
     return (f"{len(lines)} cells ({cells}); {' and '.join(sorted(where))}; {hours:.2f} "
             "process-hours.")
 

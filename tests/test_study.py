@@ -346,6 +346,14 @@ def test_a_sweep_of_one_seed_and_of_more_at_some_rates():
     assert [(cell["rate"], cell["seed"]) for cell in more] == [(2e-4, 101), (2e-4, 102)]
 
 
+def test_two_cards_of_one_machine_are_one_place():
+    lines = [line("grpo", seed, "1") for seed in (0, 1)]
+    for seed, one in enumerate(lines):
+        one["made_on"] = {"device": f"cuda:{seed}", "torch": "2.11.0"}
+    said = tables.what_was_run(lines)
+    assert said == "2 cells (2 of the comparison); cuda, torch 2.11.0; 0.00 process-hours."
+
+
 def test_an_arm_is_compared_at_one_rate():
     """Seeds 0 and 1 at one rate and 1 and 2 at another are three seeds of nothing; with one seed,
     the later line would have hidden the other. An arm alone may have its own rate."""
