@@ -236,21 +236,41 @@ def test_what_is_said_of_the_signals_order_holds():
         assert delta["low"] < 0 < delta["high"]
 
 
+REAL = (ROOT / "results/real_model.md").read_text(encoding="utf-8")
+
+
+def points_of(line):
+    """{step: (per cent right, per cent cut off)} of a cell of GSM8K, from the digits of each
+    problem: how many of its 4 samples are right."""
+    return {point["step"]: (25 * sum(map(int, point["right"])) / len(point["right"]),
+                            100 * point["truncated"]) for point in [*line["curve"], line["final"]]}
+
+
+def cells_of(study, **wanted):
+    """{seed: line} of the cells that are as wanted."""
+    return {line["cell"]["seed"]: line for line in cells.read(ROOT / f"results/{study}.jsonl")
+            if wanted.items() <= line["cell"].items()}
+
+
+def mean_and_interval(numbers):
+    """Mean, low and high of the 95 % t interval of five numbers."""
+    assert len(numbers) == 5
+    mean, half = statistics.mean(numbers), 2.776 * statistics.stdev(numbers) / 5 ** 0.5
+    return [mean, mean - half, mean + half]
+
+
 def test_the_points_of_the_gsm8k_sweeps_are_those_of_the_lines():
     """The tables of the page show these runs at steps 50, 100, 150 and 200, and how many samples
-    were cut off. Here both are counted from the digits of each problem."""
+    were cut off."""
     def found(study, arm, rate, seed):
-        cell = {"phase": "sweep", "arm": arm, "rate": float(rate), "seed": int(seed)}
-        lines = cells.read(ROOT / f"results/{study}.jsonl")
-        line, = [line for line in lines if line["cell"] == cell]
-        points = [*line["curve"], line["final"]]
-        assert [point["step"] for point in points] == [50, 100, 150, 200]
-        right = [25 * sum(map(int, point["right"])) / len(point["right"]) for point in points]
-        return right, [100 * point["truncated"] for point in points], line["final"]["length"]
+        line = cells_of(study, phase="sweep", arm=arm, rate=float(rate))[int(seed)]
+        points = points_of(line)
+        assert list(points) == [50, 100, 150, 200]
+        right, cut = map(list, zip(*points.values(), strict=True))
+        return right, cut, line["final"]["length"]
 
-    page = (ROOT / "results/real_model.md").read_text(encoding="utf-8")
     row = re.compile(r"^\| (\S+e-\d) \| (\d+) \| (.+) \|$", re.M)
-    rows = row.findall(section(page, "GSM8K: the rate"))
+    rows = row.findall(section(REAL, "GSM8K: the rate"))
     assert len(rows) == 9
     for rate, seed, rest in rows:
         right, cut, length = found("study_gsm8k", "grpo", rate, seed)
@@ -258,7 +278,7 @@ def test_the_points_of_the_gsm8k_sweeps_are_those_of_the_lines():
         assert [*map(float, shown), float(at_end)] == pytest.approx([*right, cut[-1]], abs=0.051)
         assert int(tokens) == pytest.approx(length, abs=0.51)
     row = re.compile(r"^\| `(\S+)` \| (\S+) \| (\d+) \| (.+) \|$", re.M)
-    rows = row.findall(section(page, "GSM8K: each arm at its own rate"))
+    rows = row.findall(section(REAL, "GSM8K: each arm at its own rate"))
     assert len(rows) == 10
     for arm, rate, seed, rest in rows:
         right, cut, _ = found("study_gsm8k-rates", arm, rate, seed)
@@ -267,32 +287,57 @@ def test_the_points_of_the_gsm8k_sweeps_are_those_of_the_lines():
 
 
 def test_grail_at_half_the_rate_and_twice_the_steps_as_the_page_has_it():
-    """Means and t intervals over five seeds, counted here from the digits of each problem."""
-    def found(study, rate, step):
-        right, cut = {}, {}
-        for line in cells.read(ROOT / f"results/{study}.jsonl"):
-            cell = line["cell"]
-            if (cell["phase"], cell["arm"], cell["rate"]) != ("final", "grail", rate):
-                continue
-            point, = [p for p in [*line["curve"], line["final"]] if p["step"] == step]
-            right[cell["seed"]] = 25 * sum(map(int, point["right"])) / len(point["right"])
-            cut[cell["seed"]] = 100 * point["truncated"]
-        assert sorted(right) == [0, 1, 2, 3, 4]
-        return [[values[seed] for seed in range(5)] for values in (right, cut)]
-
-    page = (ROOT / "results/real_model.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| step (\d+) and (\d+) \| (.+) \|$", page, re.M)
+    fast = cells_of("study_gsm8k", phase="final", arm="grail", rate=1e-6)
+    slow = cells_of("study_gsm8k-rates", phase="final", arm="grail", rate=5e-7)
+    rows = re.findall(r"^\| step (\d+) and (\d+) \| (.+) \|$", REAL, re.M)
     assert [row[:2] for row in rows] == [("50", "100"), ("100", "200")]
-    for fast, slow, rest in rows:
-        of_fast, of_slow = found("study_gsm8k", 1e-6, int(fast)), found(
-            "study_gsm8k-rates", 5e-7, int(slow))
-        expected = [statistics.mean(values) for values in (*of_fast, *of_slow)]
-        for a, b in zip(of_fast, of_slow, strict=True):
-            differences = [y - x for x, y in zip(a, b, strict=True)]
-            mean, half = statistics.mean(differences), 2.776 * statistics.stdev(differences) / 5**.5
-            expected += [mean, mean - half, mean + half]
+    for early, late, rest in rows:
+        early = [points_of(fast[seed])[int(early)] for seed in range(5)]
+        late = [points_of(slow[seed])[int(late)] for seed in range(5)]
+        expected = [statistics.mean(column) for column in [*zip(*early), *zip(*late)]]
+        for of_fast, of_slow in zip(zip(*early), zip(*late), strict=True):
+            expected += mean_and_interval([b - a for a, b in zip(of_fast, of_slow, strict=True)])
         shown = [float(number) for number in re.findall(r"[-+]?\d+\.\d+", rest)]
         assert shown == pytest.approx(expected, abs=0.051)
+
+
+def test_what_is_said_of_grail_at_its_own_rate():
+    """The sentences below the table: 5 final runs, against those of others with the same seeds."""
+    text = " ".join(section(REAL, "GSM8K: each arm at its own rate").split())
+    mine = cells_of("study_gsm8k-rates", phase="final", arm="grail", rate=5e-7)
+    mine = [mine[seed] for seed in range(5)]
+    start = cells_of("study_gsm8k-rates", phase="start")[0]
+    ends = [points_of(line)[200][0] for line in mine]
+
+    def ends_of(study, arm):
+        lines = cells_of(study, phase="final", arm=arm, rate=1e-6)
+        return [points_of(lines[seed])[200][0] for seed in range(5)]
+
+    def points_more(a, b):
+        differences = [x - y for x, y in zip(a, b, strict=True)]
+        return "{:.1f} points [{:.1f}, {:.1f}]".format(*mean_and_interval(differences))
+
+    untrained = [points_of(start)[0][0]] * 5
+    assert f"GRAIL ends at {statistics.mean(ends):.1f} %" in text
+    more = points_more(ends, ends_of("study_gsm8k", "grail"))
+    assert f"{more} more than at GRPO's rate" in text
+    assert f"{points_more(ends, untrained)} more than the untrained model" in text
+    less = points_more(ends_of("study_gsm8k-rates", "shuffled"), ends)
+    assert f"{less} less than the shuffled weights" in text
+    less = points_more([points_of(line)[100][0] for line in mine], ends)
+    assert f"its mean is {less} below that of step 100" in text
+
+    cut = [[share for _, share in points_of(line).values()] for line in mine]
+    assert all(shares == sorted(shares) for shares in cut)
+    low, *_, high = sorted(shares[-1] for shares in cut)
+    assert f"rises at every point, to {low:.0f} to {high:.0f} %" in text
+
+    before, *greedy = (100 * statistics.mean(map(int, line["greedy"]["right"]))
+                       for line in (start, *mine))
+    assert ("ends at {:.1f} %, where the untrained model has {:.1f} %: "
+            "{:+.1f} points [{:+.1f}, {:+.1f}], not").format(
+        statistics.mean(greedy), before, *mean_and_interval([one - before for one in greedy])
+    ) in text
 
 
 def test_lines_that_stand_in_two_studies_of_gsm8k_are_copies():
